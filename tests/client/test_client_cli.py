@@ -410,3 +410,24 @@ async def test_what_others_wrote_does_nothing_to_the_terminal(cluster: ScriptedC
     code, _, err = await cli(cluster, "groups", "history", "g")
     assert (code, err.count("\n")) == (1, 1)
     assert "\x1b" not in err
+
+
+async def test_a_leadership_is_described_by_who_leads(cluster: ScriptedCluster) -> None:
+    describe = coordinator_pb2.DescribeGroupsResponse
+    leads = common_pb2.Assignment(
+        version=1, partitions=[common_pb2.TopicPartitions(topic="muster.leadership", partitions=[0])]
+    )
+    group = describe.Group(
+        group_id="lead/report",
+        state=coordinator_pb2.GROUP_STATE_STABLE,
+        protocol_name="leader",
+        members=[
+            describe.Member(member_id="a-1", host="h"),
+            describe.Member(member_id="b-2", host="h", assignment=leads.SerializeToString()),
+        ],
+    )
+    cluster.coordinators[0].script["DescribeGroups"].append(describe(groups=[group]))
+    code, out, _ = await cli(cluster, "groups", "describe", "lead/report")
+    assert code == 0
+    assert "leadership report: led by b-2; 1 stand by" in out
+    assert [line.split()[0] for line in out.splitlines()[-2:]] == ["b-2", "a-1"]

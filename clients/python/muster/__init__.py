@@ -9,7 +9,8 @@
 
     muster.run(work, group="crawlers", topic="sites", partitions=12)
 
-`run` and `arun` run a function on every partition that this process owns. `Member` is the layer below, with
+`run` and `arun` run a function on every partition that this process owns. `lead` and `alead` make one process
+the leader among all that ask. `Member` is the layer below, with
 callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` has the assignors, and
 `muster.sinks` what makes a sink refuse a worker that is not the owner any more.
 
@@ -33,6 +34,7 @@ if typing.TYPE_CHECKING:
         CommitRejected,
         FencedInstance,
         GroupError,
+        LeadershipLost,
         MemberClosed,
         MusterError,
         RequestRefused,
@@ -41,6 +43,10 @@ if typing.TYPE_CHECKING:
         WorkFailed,
         WorkIdle,
     )
+    from muster._lead.candidacy import LeadSettings
+    from muster._lead.entry import alead, lead
+    from muster._lead.leadership import Leadership
+    from muster._lead.term import BlockingTerm, Term
     from muster._member.callbacks import PartitionsCallback
     from muster._member.member import Member, MemberSettings
     from muster._parking import Parked
@@ -53,6 +59,7 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "AssignorFailed",
     "BlockingPartition",
+    "BlockingTerm",
     "CallbackFailed",
     "Cluster",
     "ClusterUnavailable",
@@ -61,6 +68,9 @@ __all__ = [
     "Committed",
     "FencedInstance",
     "GroupError",
+    "LeadSettings",
+    "Leadership",
+    "LeadershipLost",
     "Member",
     "MemberClosed",
     "MemberConfig",
@@ -72,14 +82,17 @@ __all__ = [
     "PartitionsCallback",
     "RequestRefused",
     "SettingsError",
+    "Term",
     "TlsFiles",
     "Topic",
     "TopicError",
     "TopicPartition",
     "WorkFailed",
     "WorkIdle",
+    "alead",
     "arun",
     "assignors",
+    "lead",
     "run",
 ]
 
@@ -95,6 +108,7 @@ _MODULES = {
         "CommitRejected",
         "FencedInstance",
         "GroupError",
+        "LeadershipLost",
         "MemberClosed",
         "MusterError",
         "RequestRefused",
@@ -103,6 +117,10 @@ _MODULES = {
         "WorkFailed",
         "WorkIdle",
     ),
+    "_lead.candidacy": ("LeadSettings",),
+    "_lead.entry": ("alead", "lead"),
+    "_lead.leadership": ("Leadership",),
+    "_lead.term": ("BlockingTerm", "Term"),
     "_member.member": ("Member", "MemberSettings"),
     "_parking": ("Parked",),
     "_run": ("arun", "run"),

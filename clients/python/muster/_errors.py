@@ -150,6 +150,18 @@ class WorkIdle(MusterError):
         self.partition = partition
 
 
+class LeadershipLost(MusterError):
+    """The leadership was lost before its work had ended; another process may lead by now.
+
+    Attributes:
+        name: name of the leadership.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"leadership {name!r} was lost before its work had ended; another process may lead")
+        self.name = name
+
+
 class MemberClosed(MusterError):
     """The member has been closed, or was not started, or was started twice."""
 

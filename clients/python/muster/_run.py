@@ -1,30 +1,23 @@
 """`run` and `arun`: a function, a group and a topic is all they need."""
 
 import asyncio
-import contextlib
-import logging
-import signal
-import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from types import FrameType
-from typing import Any, Unpack
+from typing import Unpack
 
 import grpc
 
-from muster._backoff import Backoff, Waiting
 from muster._blocked.naming import BlockNaming
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
-from muster._errors import ClusterUnavailable, SettingsError
+from muster._errors import SettingsError
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
+from muster._until_signal import ensure_topic, first, run_until_signal
 from muster._values import TopicPartition
 from muster._work.marks import Marks
 from muster._work.policy import Work, WorkPolicy, WorkSettings, check_work
 from muster._work.runner import WorkRunner
-
-log = logging.getLogger("muster")
 
 ASSIGNORS = ("cooperative-sticky", "range")
 """Keeps what does not move, once no worker is left that only knows `range`, as those of 0.1.0 do."""
@@ -76,27 +69,19 @@ def run(
         KeyboardInterrupt: a second signal came before everything had ended.
     """
 
-    async def main() -> None:
-        stop = asyncio.Event()
-        with _signals(stop):
-            if early:
-                stop.set()
-            await arun(
-                work,
-                group=group,
-                topic=topic,
-                partitions=partitions,
-                servers=servers,
-                credentials=credentials,
-                stop=stop,
-                **settings,
-            )
+    async def main(stop: asyncio.Event) -> None:
+        await arun(
+            work,
+            group=group,
+            topic=topic,
+            partitions=partitions,
+            servers=servers,
+            credentials=credentials,
+            stop=stop,
+            **settings,
+        )
 
-    with _early_signals() as early:
-        try:
-            asyncio.run(main())
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+    run_until_signal(main)
 
 
 async def arun(
@@ -144,13 +129,13 @@ async def arun(
         )
         runner.park_in(Marks(cluster, member))
         stopping = stop or asyncio.Event()
-        await _first(_ensure_topic(cluster, topic, partitions), stopping)
+        await first(ensure_topic(cluster, topic, partitions), stopping)
         if stopping.is_set():
             return
         await member.start()
         with watch:
             try:
-                await _first(member.wait(), stopping, runner.failed)
+                await first(member.wait(), stopping, runner.failed)
             finally:
                 try:
                     await runner.drain()
@@ -160,87 +145,3 @@ async def arun(
                 await member.close("the work failed" if runner.failure else "the program stopped")
     if runner.failure is not None:
         raise runner.failure
-
-
-async def _ensure_topic(cluster: Cluster, topic: str, partitions: int | None) -> None:
-    """Waits for a server, and for a topic without a number of partitions; creates or grows another one."""
-    backoff, waiting = Backoff(), Waiting()
-    while True:
-        try:
-            if partitions is not None:
-                await cluster.ensure_topic(topic, partitions)
-                return
-            if await cluster.topics([topic]):
-                return
-        except ClusterUnavailable as error:
-            log.warning("%s; still trying", error)
-            continue
-        if not backoff.attempts or waiting.is_worth_a_line:
-            log.warning(
-                "there is no topic %r: waiting for `muster topics create %s --partitions N`, or for a worker "
-                "that says how many partitions it has",
-                topic,
-                topic,
-            )
-        await backoff.pause()
-
-
-async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> None:
-    """Waits for a coroutine or an event, whichever comes first; raises the coroutine's exception."""
-    task = asyncio.ensure_future(main)
-    watches = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait((task, *watches), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        for future in (task, *watches):
-            future.cancel()
-        await asyncio.wait((task, *watches))
-
-
-@contextlib.contextmanager
-def _early_signals() -> Iterator[list[int]]:
-    """Collects a SIGINT or SIGTERM that comes before the loop handles them; a second one ends the process."""
-    came: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield came
-        return
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets `stop`, the second cancels the task; restores handlers at the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-
-    def heed() -> None:
-        if stop.is_set():
-            task.cancel()
-        stop.set()
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        loop.add_signal_handler(number, heed)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)

@@ -6,13 +6,42 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from muster._clock import current
-from muster._work.partition import BlockingPartition, Partition
-from muster._work.policy import AsyncWork, BlockingWork, Work
+
+
+class InThread(Protocol):
+    """What a call of the work gets in a thread."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the call is to end."""
+        ...
+
+    def end(self) -> None:
+        """Asks the call to end."""
+
+    def turn_async(self) -> None:
+        """Becomes what it was made from: the work has turned out to be async."""
+
+
+class Subject(Protocol):
+    """What the work is about, and gets on the event loop: an owned partition or a leadership."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the work is to end."""
+        ...
+
+    def end(self) -> None:
+        """Marks it as ending."""
+
+    def for_thread(self, loop: asyncio.AbstractEventLoop) -> InThread:
+        """What the work gets in a thread."""
+        ...
 
 
 class Attempt:
@@ -23,7 +52,7 @@ class Attempt:
 
     Args:
         work: the user's function.
-        partition: what it gets.
+        subject: what it gets.
         name: of the task or thread.
 
     Attributes:
@@ -31,9 +60,9 @@ class Attempt:
         error: what the work raised; None: nothing, or it has not ended.
     """
 
-    def __init__(self, work: Work, partition: Partition, name: str) -> None:
+    def __init__(self, work: Callable[[Any], object], subject: Subject, name: str) -> None:
         self._work = work
-        self._partition = partition
+        self._subject = subject
         self._name = name
         self._thread: threading.Thread | None = None
         self._coroutine: Coroutine[Any, Any, object] | None = None
@@ -44,7 +73,7 @@ class Attempt:
 
     def cancel(self) -> None:
         """Asks it to end, once: cancels a task, sets `is_ending` for a thread."""
-        self._partition.end()
+        self._subject.end()
         if not self._asked:
             self._asked = True
             self.task.cancel()
@@ -81,15 +110,15 @@ class Attempt:
 
     async def _call(self) -> None:
         if is_async(self._work):
-            await self._await(cast(AsyncWork, self._work)(self._partition))
+            await self._await(cast(Awaitable[object], self._work(self._subject)))
             return
-        blocking = BlockingPartition(self._partition, asyncio.get_running_loop())
+        blocking = self._subject.for_thread(asyncio.get_running_loop())
         result = await self._in_thread(blocking)
         if not inspect.isawaitable(result):
             return
         # It was made with this object, and its body has not begun.
         blocking.turn_async()
-        if self._partition.is_ending:
+        if self._subject.is_ending:
             if inspect.iscoroutine(result):
                 result.close()
             raise asyncio.CancelledError
@@ -102,7 +131,7 @@ class Attempt:
         finally:
             self._coroutine = None
 
-    async def _in_thread(self, blocking: BlockingPartition) -> object:
+    async def _in_thread(self, blocking: InThread) -> object:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[object] = loop.create_future()
 
@@ -110,7 +139,7 @@ class Attempt:
             error: BaseException | None = None
             result: object = None
             try:
-                result = cast(BlockingWork, self._work)(blocking)
+                result = self._work(blocking)
             except BaseException as raised:  # else SystemExit would end the thread without a word
                 error = raised
             # The loop is gone if the program did not wait for this thread.
@@ -136,7 +165,7 @@ class Attempt:
             self._thread = None
 
 
-def is_async(work: Work) -> bool:
+def is_async(work: Callable[[Any], object]) -> bool:
     """Whether calling it only makes a coroutine."""
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(type(work).__call__)
 

@@ -137,6 +137,10 @@ class Partition:
         """Marks it as ending. Called by whoever runs the work."""
         self._ending.set()
 
+    def for_thread(self, loop: asyncio.AbstractEventLoop) -> "BlockingPartition":
+        """What work in a thread gets. Called by whoever runs the work."""
+        return BlockingPartition(self, loop)
+
 
 class BlockingPartition:
     """An owned partition, for work that runs in a thread. Every function may be called from any thread.

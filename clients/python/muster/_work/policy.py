@@ -23,6 +23,8 @@ OnError: TypeAlias = (
     ErrorDecision | Callable[[Partition, BaseException, int], ErrorDecision | Awaitable[ErrorDecision]]
 )
 
+DRAIN_TIMEOUT_MS = 25_000
+LOOP_BLOCK_WARN_MS = 1_000
 LONGEST_MS = 7 * 86_400_000
 MOST_ATTEMPTS = 1_000_000
 
@@ -76,8 +78,8 @@ class WorkPolicy:
     retry_backoff_max_ms: int = 60_000
     on_return: ReturnDecision = "done"
     max_idle_ms: int = 0
-    drain_timeout_ms: int = 25_000
-    loop_block_warn_ms: int = 1_000
+    drain_timeout_ms: int = DRAIN_TIMEOUT_MS
+    loop_block_warn_ms: int = LOOP_BLOCK_WARN_MS
     version: str = ""
 
     def __post_init__(self) -> None:
@@ -121,14 +123,18 @@ class WorkPolicy:
         return decision
 
 
-def check_work(work: object) -> None:
+def check_work(work: object, gets: str = "partition") -> None:
     """Checks the user's function.
 
+    Args:
+        work: the function.
+        gets: what it is called with, in a word.
+
     Raises:
-        SettingsError: it cannot be called with a partition, or what it returns would not run.
+        SettingsError: it cannot be called with that, or what it returns would not run.
     """
     if not callable(work):
-        raise SettingsError("work", f"must be a function that gets a partition, not {work!r}")
+        raise SettingsError("work", f"must be a function that gets a {gets}, not {work!r}")
     functions = (work, type(work).__call__)
     if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in functions):
         raise SettingsError(
@@ -137,7 +143,7 @@ def check_work(work: object) -> None:
     try:
         inspect.signature(work).bind(None)
     except TypeError:
-        raise SettingsError("work", f"{work!r} must take one argument, the partition") from None
+        raise SettingsError("work", f"{work!r} must take one argument, the {gets}") from None
     except ValueError:
         return  # one that is written in C and says nothing of its arguments
 

@@ -6,6 +6,7 @@ import typer
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._cluster.cluster import Cluster
+from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
 from muster._messages import decode_assignment, group_by_topic, runs
 from muster._parking import Parked
 from muster.cli._output import (
@@ -66,6 +67,9 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
         say(f"there is no group {group_id}")
         raise typer.Exit(1)
     say(f"group {group_id}: {_state(group.state)} since {when(group.state_since_ms)} UTC")
+    if group_id.startswith(GROUP_PREFIX) and group.protocol_name in ("", LEADER.name):
+        _show_leadership(group)
+        return
     say(f"generation {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}")
     if group.HasField("cause"):
         say(f"because: {group.cause.sentence or group.cause.reason}")
@@ -132,6 +136,21 @@ def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.
 def _state(state: coordinator_pb2.GroupState.ValueType) -> str:
     """`GROUP_STATE_PREPARING_REBALANCE` as Kafka writes it: `PreparingRebalance`."""
     return name_of(state, coordinator_pb2.GroupState.Name, "GROUP_STATE_").title().replace("_", "")
+
+
+def _show_leadership(group: coordinator_pb2.DescribeGroupsResponse.Group) -> None:
+    """A group of `muster.lead`: one member leads, the others stand by."""
+    leads = {m.member_id: PARTITION in (decode_assignment(m.assignment) or ()) for m in group.members}
+    name = group.group_id.removeprefix(GROUP_PREFIX)
+    leader = next((m for m in group.members if leads[m.member_id]), None)
+    led = f"led by {leader.member_id}" if leader else "nobody leads"
+    say(f"leadership {name}: {led}; {len(group.members) - (leader is not None)} stand by")
+    if group.HasField("cause"):
+        say(f"the candidates changed because: {group.cause.sentence or group.cause.reason}")
+    typer.echo("")
+    members = sorted(group.members, key=lambda m: (not leads[m.member_id], m.member_id))
+    rows = [(m.member_id, m.host, "leads" if leads[m.member_id] else "stands by") for m in members]
+    show_table(("CANDIDATE", "HOST", "STATE"), rows, "it has no candidates")
 
 
 def _owned(member: coordinator_pb2.DescribeGroupsResponse.Member) -> str:

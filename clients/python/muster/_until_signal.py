@@ -1,0 +1,121 @@
+"""What a program does that runs until a signal comes."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from types import FrameType
+from typing import Any
+
+from muster._backoff import Backoff, Waiting
+from muster._cluster.cluster import Cluster
+from muster._errors import ClusterUnavailable
+
+log = logging.getLogger("muster")
+
+
+def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Runs a coroutine in an event loop of its own; SIGINT and SIGTERM set its event.
+
+    Raises:
+        KeyboardInterrupt: a second signal came before it had ended.
+    """
+
+    async def with_signals() -> None:
+        stop = asyncio.Event()
+        with _signals(stop):
+            if early:
+                stop.set()
+            await main(stop)
+
+    with _early_signals() as early:
+        try:
+            asyncio.run(with_signals())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+async def ensure_topic(cluster: Cluster, topic: str, partitions: int | None) -> None:
+    """Waits for a server, and for a topic without a number of partitions; creates or grows another one."""
+    backoff, waiting = Backoff(), Waiting()
+    while True:
+        try:
+            if partitions is not None:
+                await cluster.ensure_topic(topic, partitions)
+                return
+            if await cluster.topics([topic]):
+                return
+        except ClusterUnavailable as error:
+            log.warning("%s; still trying", error)
+            continue
+        if not backoff.attempts or waiting.is_worth_a_line:
+            log.warning(
+                "there is no topic %r: waiting for `muster topics create %s --partitions N`, or for a worker "
+                "that says how many partitions it has",
+                topic,
+                topic,
+            )
+        await backoff.pause()
+
+
+async def first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> None:
+    """Waits for a coroutine or an event, whichever comes first; raises the coroutine's exception."""
+    task = asyncio.ensure_future(main)
+    watches = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait((task, *watches), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for future in (task, *watches):
+            future.cancel()
+        await asyncio.wait((task, *watches))
+
+
+@contextlib.contextmanager
+def _early_signals() -> Iterator[list[int]]:
+    """Collects a SIGINT or SIGTERM that comes before the loop handles them; a second one ends the process."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stop`, the second cancels the task; restores handlers at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def heed() -> None:
+        if stop.is_set():
+            task.cancel()
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        loop.add_signal_handler(number, heed)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
