@@ -91,7 +91,7 @@ async def test_a_block_is_cancelled_when_the_leadership_is_lost(leading: Scripte
             await asyncio.Event().wait()
 
     with pytest.raises(muster.LeadershipLost) as lost:
-        await block()
+        await asyncio.wait_for(block(), 30)
     assert lost.value.name == "x"
     (term,) = terms
     assert (term.is_leader, term.lost.is_set()) == (False, True)

@@ -38,7 +38,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[DevCluster]:
 async def candidate(servers: DevCluster, shape: str, *arguments: str | Path) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, CANDIDATE, servers.servers, NAME, shape, *map(str, arguments)),
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((os.environ.get("PYTHONPATH", ""), str(TESTS)))},
         stdout=PIPE,
         stderr=PIPE,
     )
