@@ -37,7 +37,7 @@ class Leadership:
         credentials: grpc.ChannelCredentials | TlsFiles | None,
         settings: LeadSettings,
     ) -> None:
-        self.name = check_leadership(name)
+        self.name: str = check_leadership(name)
         self._cluster = cluster
         self._servers = servers
         self._credentials = credentials

@@ -21,16 +21,16 @@ class Term:
         number: its only partition.
     """
 
-    topic = PARTITION.topic
-    number = PARTITION.number
+    topic: str = PARTITION.topic
+    number: int = PARTITION.number
 
     def __init__(self, member: Member, name: str) -> None:
-        self.name = name
-        self.group = member.group_id
-        self.token = member.token(PARTITION)
-        self.lost = asyncio.Event()
+        self.name: str = name
+        self.group: str = member.group_id
+        self.token: str = member.token(PARTITION)
+        self.lost: asyncio.Event = asyncio.Event()
         self._member = member
-        self._ending = asyncio.Event()
+        self._ending: asyncio.Event = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"Term({self.name!r}, token={self.token!r})"
@@ -82,13 +82,13 @@ class BlockingTerm:
         number: its only partition.
     """
 
-    topic = PARTITION.topic
-    number = PARTITION.number
+    topic: str = PARTITION.topic
+    number: int = PARTITION.number
 
     def __init__(self, term: Term) -> None:
-        self.name = term.name
-        self.group = term.group
-        self.token = term.token
+        self.name: str = term.name
+        self.group: str = term.group
+        self.token: str = term.token
         self._term = term
         self._stop = threading.Event()
 
