@@ -25,13 +25,13 @@ def check_assignment(assignor: Assignor, group: GroupSnapshot, assignment: Assig
     for member_id, partitions in assignment.items():
         _add_owner(owners, group, member_id, partitions)
     wanted = group.topics_in_order()
-    if len(owners) == sum(group.topics[topic].partitions for topic in wanted):
+    if len(owners) == sum(len(group.topics[topic].numbers) for topic in wanted):
         return
     kept = _kept(group) if assignor.cooperative else set[TopicPartition]()
     left_out = [
         partition
         for topic in wanted
-        for partition in partitions_of(topic, range(group.topics[topic].partitions))
+        for partition in partitions_of(topic, group.topics[topic].numbers)
         if partition not in owners and partition not in kept
     ]
     if left_out:
@@ -59,6 +59,8 @@ def _add_owner(
                     f"it assigned {partition} to {member_id!r}, which does not want the topic"
                 )
             raise AssignmentRefused(f"it assigned {partition}, which does not exist")
+        if number in group.topics[name].removed:
+            raise AssignmentRefused(f"it assigned {partition}, which was removed")
         if partition in owners:
             raise AssignmentRefused(f"it assigned {partition} to {owners[partition]!r} and to {member_id!r}")
         owners[partition] = member_id

@@ -5,7 +5,7 @@ nothing of racks, is `assign_range_without_racks`.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -43,6 +43,7 @@ class _Share:
     Attributes:
         topic: its name.
         members: who subscribes to it, in order.
+        numbers: the partitions that there are, in order; elsewhere they are given by their places in it.
         partition_racks: for each partition its racks; empty: unknown.
         needs_racks: members and partitions have racks in common, and not every partition is everywhere.
         size: how many partitions each member gets at least.
@@ -53,6 +54,7 @@ class _Share:
 
     topic: str
     members: tuple[MemberSnapshot, ...]
+    numbers: Sequence[int]
     partition_racks: tuple[frozenset[str], ...]
     needs_racks: bool
     size: int
@@ -90,16 +92,19 @@ def _shares(group: GroupSnapshot) -> list[_Share]:
 
 def _share(name: str, topic: TopicSnapshot, members: tuple[MemberSnapshot, ...]) -> _Share:
     member_racks = {member.rack_id for member in members if member.rack_id}
-    all_racks = frozenset[str]().union(*topic.racks)
-    size, extras = divmod(topic.partitions, len(members))
+    numbers = topic.numbers
+    racks = tuple(topic.racks[number] for number in numbers) if topic.racks else ()
+    all_racks = frozenset[str]().union(*racks)
+    size, extras = divmod(len(numbers), len(members))
     return _Share(
         topic=name,
         members=members,
-        partition_racks=topic.racks,
-        needs_racks=not member_racks.isdisjoint(all_racks) and any(r != all_racks for r in topic.racks),
+        numbers=numbers,
+        partition_racks=racks,
+        needs_racks=not member_racks.isdisjoint(all_racks) and any(r != all_racks for r in racks),
         size=size,
         extras=extras,
-        owners=[-1] * topic.partitions,
+        owners=[-1] * len(numbers),
     )
 
 
@@ -111,7 +116,7 @@ def _runs(group: GroupSnapshot, shares: list[_Share]) -> Assignment:
         for place in range(len(share.members)):
             share.take(place, islice(free, share.room(place)))
         numbers: list[list[int]] = [[] for _ in share.members]
-        for number, owner in enumerate(share.owners):
+        for number, owner in zip(share.numbers, share.owners, strict=True):
             numbers[owner].append(number)
         for member, own in zip(share.members, numbers, strict=True):
             result[member.member_id] += partitions_of(share.topic, own)

@@ -15,10 +15,11 @@ def assign_roundrobin(group: GroupSnapshot) -> Assignment:
             subscribers.setdefault(topic, []).append(place)
     turn = 0
     for topic in group.topics_in_order():
-        places, count = subscribers[topic], group.topics[topic].partitions
+        places, numbers = subscribers[topic], group.topics[topic].numbers
+        count = len(numbers)
         start = bisect_left(places, turn)
         circle = places[start:] + places[:start]
         for begin, place in enumerate(circle[:count]):
-            result[members[place].member_id] += partitions_of(topic, range(begin, count, len(circle)))
+            result[members[place].member_id] += partitions_of(topic, numbers[begin :: len(circle)])
         turn = circle[(count - 1) % len(circle)] + 1
     return result

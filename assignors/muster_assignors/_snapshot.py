@@ -60,8 +60,9 @@ class TopicSnapshot:
     """A topic.
 
     Attributes:
-        partitions: how many it has.
+        partitions: how many it has, removed ones included.
         racks: for each partition the racks that have it; empty: unknown.
+        removed: numbers of those that were removed: nobody is given them.
 
     Raises:
         TypeError: the number of partitions is no whole number.
@@ -70,6 +71,14 @@ class TopicSnapshot:
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
+    removed: frozenset[int] = frozenset()
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of the partitions to assign, in order."""
+        if not self.removed:
+            return range(self.partitions)
+        return [number for number in range(self.partitions) if number not in self.removed]
 
     def __post_init__(self) -> None:
         if isinstance(self.partitions, bool) or not isinstance(self.partitions, int):
@@ -102,7 +111,7 @@ class GroupSnapshot:
     def topics_in_order(self) -> list[str]:
         """The topics that exist and have subscribers, by name."""
         wanted = {topic for member in self.members.values() for topic in member.topics}
-        return sorted((t for t in wanted if t in self.topics and self.topics[t].partitions), key=text_order)
+        return sorted((t for t in wanted if t in self.topics and self.topics[t].numbers), key=text_order)
 
 
 Assignment: TypeAlias = Mapping[str, Sequence[TopicPartition]]

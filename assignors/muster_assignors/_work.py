@@ -51,10 +51,13 @@ class Work:
         self.topics = group.topics_in_order()
         self.numbers: dict[str, range] = {}
         self.partitions: list[TopicPartition] = []
+        self._places: dict[str, dict[int, int]] = {}
         for topic in self.topics:
-            begin, count = len(self.partitions), group.topics[topic].partitions
-            self.numbers[topic] = range(begin, begin + count)
-            self.partitions += partitions_of(topic, range(count))
+            begin, numbers = len(self.partitions), group.topics[topic].numbers
+            self.numbers[topic] = range(begin, begin + len(numbers))
+            self.partitions += partitions_of(topic, numbers)
+            if group.topics[topic].removed:
+                self._places[topic] = dict(zip(numbers, self.numbers[topic], strict=True))
         self.wanted = [{topic for topic in member.topics if topic in self.numbers} for member in self.members]
         self.subscribers: dict[str, list[int]] = {topic: [] for topic in self.topics}
         for number, topics in enumerate(self.wanted):
@@ -73,7 +76,10 @@ class Work:
         found, numbers = [], self.numbers
         for topic, number in partitions:
             of_topic = numbers.get(topic)
-            if of_topic is not None and 0 <= number < len(of_topic):
+            if topic in self._places:
+                if number in self._places[topic]:
+                    found.append(self._places[topic][number])
+            elif of_topic is not None and 0 <= number < len(of_topic):
                 found.append(of_topic.start + number)
         return found
 
@@ -106,13 +112,11 @@ class Work:
 
     def racks(self) -> "Racks | None":
         """Where members and partitions are; None where that is not known or makes no difference."""
-        racks = [
-            of_partition
-            for topic in self.topics
-            for of_partition in (
-                self._group.topics[topic].racks or [frozenset[str]()] * len(self.numbers[topic])
-            )
-        ]
+        racks: list[frozenset[str]] = []
+        for topic in map(self._group.topics.__getitem__, self.topics):
+            numbers = topic.numbers
+            nowhere = [frozenset[str]()] * len(numbers)
+            racks += map(topic.racks.__getitem__, numbers) if topic.racks else nowhere
         all_racks = frozenset(chain.from_iterable(set(racks)))
         members = [member.rack_id for member in self.members]
         if all_racks.isdisjoint(members) or all(of_partition == all_racks for of_partition in racks):

@@ -53,6 +53,14 @@ def test_what_is_no_assignment_is_refused(assignment: Any, why: str) -> None:
     assert why in str(caught.value)
 
 
+def test_a_removed_partition_is_given_to_nobody() -> None:
+    group = GroupSnapshot(MEMBERS, {"t": TopicSnapshot(3, removed=frozenset({1})), "u": TopicSnapshot(1)})
+    assignor = Assignor("mine", lambda _: {})
+    check_assignment(assignor, group, {"m": [T0, U0], "n": [T2]})
+    with pytest.raises(AssignmentRefused, match="it assigned t-1, which was removed"):
+        check_assignment(assignor, group, {"m": [T0, U0], "n": [T1, T2]})
+
+
 def test_each_partition_with_one_owner_is_an_assignment() -> None:
     check({"m": [T0, U0], "n": [T1]})
     check({"m": [("t", 0), ("t", 1), ("u", 0)]})

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from assignors.assignors_groups import group_of, groups, partition
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from muster_assignors import (
     KAFKA,
     GroupSnapshot,
     MemberSnapshot,
+    TopicPartition,
     TopicSnapshot,
     assign_range_without_racks,
     check_assignment,
@@ -42,6 +44,39 @@ def test_assigns_as_kafka_does(vector: dict[str, Any]) -> None:
 @given(group=groups())
 def test_every_wanted_partition_has_one_owner_that_wants_it(name: str, group: GroupSnapshot) -> None:
     check_assignment(KAFKA[name], group, KAFKA[name].assign(group))
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA))
+@settings(deadline=None)
+@given(group=groups(), data=st.data())
+def test_removed_partitions_are_as_if_they_had_never_been(
+    name: str, group: GroupSnapshot, data: st.DataObject
+) -> None:
+    """What is left is shared as if it had been numbered without gaps."""
+    topics, members = {}, {}
+    places: dict[str, dict[int, int]] = {}
+    for topic, snapshot in group.topics.items():
+        removed = data.draw(st.frozensets(st.integers(0, snapshot.partitions - 1)))
+        with_gaps = replace(snapshot, removed=removed)
+        topics[topic] = with_gaps
+        places[topic] = {number: place for place, number in enumerate(with_gaps.numbers)}
+    dense = {
+        topic: TopicSnapshot(len(one.numbers), tuple(one.racks[n] for n in one.numbers) if one.racks else ())
+        for topic, one in topics.items()
+    }
+    for member_id, member in group.members.items():
+        owned = tuple(
+            TopicPartition(topic, places[topic][number])
+            for topic, number in member.owned
+            if number in places.get(topic, {})
+        )
+        members[member_id] = replace(member, owned=owned)
+    assigned = KAFKA[name].assign(replace(group, topics=topics))
+    check_assignment(KAFKA[name], replace(group, topics=topics), assigned)
+    expected = KAFKA[name].assign(GroupSnapshot(members, dense))
+    assert {m: [TopicPartition(t, places[t][n]) for t, n in ps] for m, ps in assigned.items()} == {
+        m: list(ps) for m, ps in expected.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])

@@ -254,6 +254,7 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     owner: int = 0
     topics: dict[str, int] = field(default_factory=lambda: {"t": 3})
     zones: dict[str, common_pb2.TopicZones] = field(default_factory=dict)
+    names: dict[str, common_pb2.PartitionNames] = field(default_factory=dict)
     knows_no_zones: bool = False
     asked: list[discovery_pb2.FindCoordinatorRequest] = field(default_factory=list)
     script: dict[str, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
@@ -316,6 +317,8 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         name = request.topic.name
         code = common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS if name in self.topics else NONE
         self.topics.setdefault(name, request.topic.partitions)
+        if code == NONE and request.topic.HasField("names"):
+            self.names[name] = request.topic.names
         if code == NONE and not self.knows_no_zones:
             self.zones[name] = request.topic.zones
         return discovery_pb2.CreateTopicResponse(error_code=code, topic=self._topic(name))
@@ -337,10 +340,32 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             self.zones[name] = request.topic.zones
         return discovery_pb2.AlterTopicResponse(topic=self._topic(name))
 
+    async def AlterPartitions(self, request: Any, context: Any) -> Any:
+        entries = self.names[request.topic].partitions
+        numbers = {entry.name: number for number, entry in enumerate(entries) if entry.name}
+        for put in request.put:
+            if put.name not in numbers:
+                entries.add(name=put.name, weight=put.weight)
+            elif put.weight:
+                entries[numbers[put.name]].weight = put.weight
+        for name in request.remove:
+            if name not in numbers:
+                return discovery_pb2.AlterPartitionsResponse(
+                    error_code=common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+                    error_message=f"topic {request.topic!r} has no partition {name!r}",
+                    topic=self._topic(request.topic),
+                )
+            entries[numbers[name]].Clear()
+        self.topics[request.topic] = len(entries)
+        return discovery_pb2.AlterPartitionsResponse(topic=self._topic(request.topic))
+
     def _topic(self, name: str) -> discovery_pb2.Topic:
         zones = self.zones.get(name)
         return discovery_pb2.Topic(
-            name=name, partitions=self.topics[name], zones=zones if zones and zones.zones else None
+            name=name,
+            partitions=self.topics[name],
+            zones=zones if zones and zones.zones else None,
+            names=self.names.get(name),
         )
 
     async def WatchCluster(self, request: Any, context: Any) -> AsyncIterator[Any]:

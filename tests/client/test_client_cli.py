@@ -115,6 +115,47 @@ async def test_zones_are_given_shown_kept_and_removed(cluster: ScriptedCluster) 
     assert out.split() == ["TOPIC", "PARTITIONS", "sites", "8"]
 
 
+async def test_partitions_with_names_are_added_weighed_described_and_removed(
+    cluster: ScriptedCluster,
+) -> None:
+    names = ("--partition", "acme", "--partition", "globex")
+    code, out, err = await cli(cluster, "topics", "create", "tenants", *names)
+    assert (code, out.split(), err) == (0, ["TOPIC", "PARTITIONS", "tenants", "2"], "")
+    await cli(cluster, "topics", "add-partition", "tenants", "hooli", "--weight", "5")
+    code, out, err = await cli(cluster, "topics", "remove-partition", "tenants", "globex")
+    assert (code, out, err) == (0, "partition globex of topic tenants is removed\n", "")
+    _, out, _ = await cli(cluster, "topics", "describe", "tenants")
+    assert out.split("\n")[0] == "topic tenants: 2 partitions"
+    assert out.split()[5:] == ["NAME", "WEIGHT", "ZONES", "0", "acme", "1", "-", "2", "hooli", "5", "-"]
+    _, out, _ = await cli(cluster, "topics", "describe", "tenants", "--output", "json")
+    names_and_weights = {"names": ["acme", "", "hooli"], "weights": [1, 0, 5]}
+    assert json.loads(out) == [{"name": "tenants", "partitions": 3, "zones": {}, **names_and_weights}]
+    code, _, err = await cli(cluster, "topics", "remove-partition", "tenants", "globex")
+    assert (code, "has no partition 'globex'" in err) == (1, True)
+    code, _, err = await cli(cluster, "topics", "describe", "absent")
+    assert code == 1
+    for wrong in (("7", "--partition", "a"), ()):
+        code, _, err = await cli(cluster, "topics", "create", "both", *wrong)
+        assert code == 2
+        assert "give PARTITIONS, or --partition for each of them" in " ".join(err.replace("│", " ").split())
+
+
+async def test_who_works_on_a_topic_is_asked_before_a_partition_of_it_is_removed(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.names["t"] = common_pb2.PartitionNames(
+        partitions=[common_pb2.PartitionNames.Partition(name=name) for name in ("a", "b", "c")]
+    )
+    work_on_t(cluster)
+    code, out, err = await cli(cluster, "topics", "remove-partition", "t", "b")
+    assert code == 1
+    assert "These groups work on partition b of topic t" in out
+    assert "--force" in err
+    assert cluster.names["t"].partitions[1].name == "b"
+    code, _, _ = await cli(cluster, "topics", "remove-partition", "t", "b", "--force")
+    assert (code, cluster.names["t"].partitions[1].name) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("zones", "problem"),
     [

@@ -243,7 +243,7 @@ async def test_without_a_number_it_waits_for_the_topic_and_says_so(
     task = asyncio.create_task(
         muster.arun(work, group="g", topic="later", servers=cluster.address, stop=stop, **FAST)
     )
-    said = "there is no topic 'later': waiting for `muster topics create later --partitions N`"
+    said = "there is no topic 'later': waiting for `muster topics create later PARTITIONS`"
     await until(lambda: any(said in line for line in caplog.messages))
     cluster.topics["later"] = 2
     await until_equal(lambda: sorted(got), [0, 1])

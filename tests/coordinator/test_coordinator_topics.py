@@ -58,6 +58,12 @@ def topics(view: ClusterView) -> list[str]:
     return [] if view.catalog is None else [topic.name for topic in view.catalog.topics]
 
 
+def holes(view: ClusterView) -> list[int]:
+    if view.catalog is None or not view.catalog.topics:
+        return []
+    return [n for n, entry in enumerate(view.catalog.topics[0].names.partitions) if not entry.name]
+
+
 async def test_a_commit_into_a_topic_that_was_created_again_stays_however_late_its_coordinator_hears(
     real: RealCluster,
 ) -> None:
@@ -81,6 +87,40 @@ async def test_a_commit_into_a_topic_that_was_created_again_stays_however_late_i
     assert await caller.commit(GROUP, 1_000) == error_code.NONE
     await until(lambda: topics(view_of(owner)) == topics(view_of(witness)) == ["t"])
     assert await caller.fetch(GROUP) == [(error_code.NONE, 1_000)]
+
+
+async def test_a_removal_of_a_partition_waits_for_every_coordinator(real: RealCluster) -> None:
+    owner = await real.add("a", settle_ms=NEVER_MS)
+    await owns(owner, SHARDS)
+    witness = await real.add("b", settle_ms=NEVER_MS)
+    create = metadata_pb2.ChangeTopicRequest(create=discovery_pb2.Topic(name="t", partitions=2))
+    for name in ("first", "second"):
+        create.create.names.partitions.add(name=name)
+    created = await real.stub.ChangeTopic(create, timeout=20)
+    assert created.error_code == error_code.NONE, created
+    await until(lambda: topics(view_of(owner)) == topics(view_of(witness)) == ["t"])
+    caller = real.caller(owner)
+    assert await caller.commit(GROUP, 1) == error_code.NONE
+    held = HeldBack(view_of(owner))
+    request = metadata_pb2.ChangeTopicRequest(change_id=b"r" * 16)
+    request.alter_partitions.topic = "t"
+    request.alter_partitions.remove.append("first")
+
+    async def remove() -> metadata_pb2.ChangeTopicResponse:
+        while (answer := await real.stub.ChangeTopic(request, timeout=60)).pending:
+            pass
+        assert isinstance(answer, metadata_pb2.ChangeTopicResponse)
+        return answer
+
+    removing = asyncio.create_task(remove())
+    await until(lambda: holes(view_of(witness)) == [0])
+    assert await caller.commit(GROUP, 2) == error_code.NONE
+    assert not removing.done()
+    held.let_go()
+    answer = await removing
+    assert [entry.name for entry in answer.topic.names.partitions] == ["", "second"]
+    assert await caller.commit(GROUP, 3) == error_code.UNKNOWN_TOPIC_OR_PARTITION
+    assert await caller.fetch(GROUP) in ([], [(error_code.NONE, -1)])
 
 
 async def test_a_coordinator_that_hears_of_both_together_keeps_nothing_of_the_topic_before(

@@ -25,6 +25,7 @@ import typing
 if typing.TYPE_CHECKING:
     from muster import assignors
     from muster._cluster.cluster import Cluster
+    from muster._cluster.owners import owner_of
     from muster._config import MemberConfig
     from muster._errors import (
         AssignorFailed,
@@ -53,7 +54,7 @@ if typing.TYPE_CHECKING:
     from muster._run import arun, run
     from muster._session.tls import TlsFiles
     from muster._standing import MemberState
-    from muster._values import Committed, Topic, TopicPartition
+    from muster._values import Committed, Owner, Topic, TopicPartition
     from muster._work.partition import BlockingPartition, Partition
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "MemberSettings",
     "MemberState",
     "MusterError",
+    "Owner",
     "Parked",
     "Partition",
     "PartitionsCallback",
@@ -93,6 +95,7 @@ __all__ = [
     "arun",
     "assignors",
     "lead",
+    "owner_of",
     "run",
 ]
 
@@ -126,7 +129,8 @@ _MODULES = {
     "_run": ("arun", "run"),
     "_session.tls": ("TlsFiles",),
     "_standing": ("MemberState",),
-    "_values": ("Committed", "Topic", "TopicPartition"),
+    "_cluster.owners": ("owner_of",),
+    "_values": ("Committed", "Owner", "Topic", "TopicPartition"),
     "_work.partition": ("BlockingPartition", "Partition"),
 }
 """Where each name comes from. A module is imported when its first name is used: importing all of them takes a

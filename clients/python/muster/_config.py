@@ -170,6 +170,34 @@ def check_partitions(partitions: int) -> int:
     return partitions
 
 
+def check_partitions_or_names(partitions: int | Iterable[str] | None) -> int | tuple[str, ...] | None:
+    """Checks how many partitions are asked for, or their names, and returns that; None: neither is.
+
+    Raises:
+        SettingsError: it cannot be.
+    """
+    if partitions is None:
+        return None
+    return check_partitions(partitions) if isinstance(partitions, int) else check_partition_names(partitions)
+
+
+def check_partition_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Checks names of partitions and returns them.
+
+    Raises:
+        SettingsError: there is none, one breaks `NAME_RULE`, or one is given more than once.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise SettingsError("partitions", f"must be a number or a list of names, not {names!r}")
+    found = tuple(check_name("partitions", name) for name in names)
+    if not found:
+        raise SettingsError("partitions", "name at least one partition")
+    if len(set(found)) < len(found):
+        twice = next(name for index, name in enumerate(found) if name in found[:index])
+        raise SettingsError("partitions", f"{twice!r} is given more than once")
+    return found
+
+
 def check_partition(name: str, partition: int) -> int:
     """Checks the number of a partition and returns it.
 

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
+from muster_protos.limits import PARTITION_WEIGHT_MAX
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
-from muster._config import check_partition
+from muster._config import check_between, check_partition, check_partition_names
 from muster._errors import SettingsError
 from muster._values import Topic, TopicPartition
 from muster.assignors import MemberSnapshot
@@ -81,7 +82,29 @@ def encode_zones(zones: Mapping[str, Iterable[int]]) -> common_pb2.TopicZones:
 def decode_topic(message: discovery_pb2.Topic) -> Topic:
     """The topic in a message."""
     zones = {zone.name: tuple(zone.partitions) for zone in message.zones.zones}
-    return Topic(message.name, message.partitions, MappingProxyType(zones))
+    entries = message.names.partitions
+    return Topic(
+        message.name,
+        message.partitions,
+        MappingProxyType(zones),
+        tuple(entry.name for entry in entries),
+        tuple((entry.weight or 1) if entry.name else 0 for entry in entries),
+    )
+
+
+def encode_names(names: Mapping[str, int] | Iterable[str]) -> common_pb2.PartitionNames:
+    """Names of partitions as a message, with their weights where these are given.
+
+    Raises:
+        SettingsError: a name or weight cannot be one.
+    """
+    message = common_pb2.PartitionNames()
+    for name in check_partition_names(names):
+        entry = message.partitions.add(name=name)
+        if isinstance(names, Mapping):
+            check_between("weight", names[name], 1, PARTITION_WEIGHT_MAX)
+            entry.weight = names[name]
+    return message
 
 
 def encode_subscription(

@@ -54,7 +54,8 @@ TABLE: dict[Call, dict[int, Reaction]] = {
     Call.JOIN: _EVERYWHERE | _MEMBERSHIP | {common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED: _R.TAKE_ID},
     # A sync is repeated, not turned into a join as in Kafka: the generation is stored, so the next
     # coordinator knows it, and a leader's second join would start a rebalance.
-    Call.SYNC: _EVERYWHERE | _MEMBERSHIP,
+    # A leader that read the topics before a partition was removed reads them again.
+    Call.SYNC: _EVERYWHERE | _MEMBERSHIP | {common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.REJOIN},
     Call.HEARTBEAT: _EVERYWHERE | _MEMBERSHIP,
     Call.COMMIT: _EVERYWHERE
     | _MEMBERSHIP

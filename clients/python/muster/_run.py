@@ -9,13 +9,14 @@ import grpc
 
 from muster._blocked.naming import BlockNaming
 from muster._cluster.cluster import Cluster
-from muster._config import check_group_id, check_name, check_partitions
+from muster._config import check_group_id, check_name, check_partitions_or_names
 from muster._errors import SettingsError
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
 from muster._until_signal import ensure_topic, first, run_until_signal
 from muster._values import TopicPartition
 from muster._work.marks import Marks
+from muster._work.names import Names
 from muster._work.policy import Work, WorkPolicy, WorkSettings, check_work
 from muster._work.runner import WorkRunner
 
@@ -28,7 +29,7 @@ def run(
     *,
     group: str,
     topic: str,
-    partitions: int | None = None,
+    partitions: int | Sequence[str] | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     **settings: Unpack[WorkSettings],
@@ -51,9 +52,9 @@ def run(
         work: the function.
         group: processes with the same group share the partitions.
         topic: what to work on.
-        partitions: how many partitions the topic has at least: it is created with so many, or gets more, and
-            never fewer. None: as many as the catalog says; while it has no such topic this waits, and logs
-            why.
+        partitions: how many partitions the topic has at least, or names of partitions that it has, such as
+            tenants: it is created with these, or gets what it lacks, and never loses any. None: what the
+            catalog says; while it has no such topic this waits, and logs why.
         servers: see `Cluster`.
         credentials: see `Cluster`.
         settings: see `WorkPolicy` and `MemberConfig`; `assignors` is `["cooperative-sticky", "range"]` unless
@@ -89,7 +90,7 @@ async def arun(
     *,
     group: str,
     topic: str,
-    partitions: int | None = None,
+    partitions: int | Sequence[str] | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     stop: asyncio.Event | None = None,
@@ -99,8 +100,7 @@ async def arun(
     check_work(work)
     check_group_id(group)
     check_name("topic", topic)
-    if partitions is not None:
-        check_partitions(partitions)
+    partitions = check_partitions_or_names(partitions)
     if stop is not None and not isinstance(stop, asyncio.Event):
         raise SettingsError("stop", f"must be an asyncio.Event, not {stop!r}")
     policy, of_member = WorkPolicy.split(settings)
@@ -128,8 +128,10 @@ async def arun(
             **of_member,
         )
         runner.park_in(Marks(cluster, member))
+        names = Names(cluster.topics)
+        runner.name_by(names)
         stopping = stop or asyncio.Event()
-        await first(ensure_topic(cluster, topic, partitions), stopping)
+        await first(_look_up(names, cluster, topic, partitions), stopping)
         if stopping.is_set():
             return
         await member.start()
@@ -145,3 +147,9 @@ async def arun(
                 await member.close("the work failed" if runner.failure else "the program stopped")
     if runner.failure is not None:
         raise runner.failure
+
+
+async def _look_up(
+    names: Names, cluster: Cluster, topic: str, partitions: int | Sequence[str] | None
+) -> None:
+    names.note(await ensure_topic(cluster, topic, partitions))

@@ -5,13 +5,14 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from muster._backoff import Backoff, Waiting
 from muster._cluster.cluster import Cluster
 from muster._errors import ClusterUnavailable
+from muster._values import Topic
 
 log = logging.getLogger("muster")
 
@@ -37,23 +38,22 @@ def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]])
             raise KeyboardInterrupt from None
 
 
-async def ensure_topic(cluster: Cluster, topic: str, partitions: int | None) -> None:
-    """Waits for a server, and for a topic without a number of partitions; creates or grows another one."""
+async def ensure_topic(cluster: Cluster, topic: str, partitions: int | Sequence[str] | None) -> Topic:
+    """Returns the topic, created or grown; waits for a server, and for a topic of which nothing is given."""
     backoff, waiting = Backoff(), Waiting()
     while True:
         try:
             if partitions is not None:
-                await cluster.ensure_topic(topic, partitions)
-                return
-            if await cluster.topics([topic]):
-                return
+                return await cluster.ensure_topic(topic, partitions)
+            if found := await cluster.topics([topic]):
+                return found[0]
         except ClusterUnavailable as error:
             log.warning("%s; still trying", error)
             continue
         if not backoff.attempts or waiting.is_worth_a_line:
             log.warning(
-                "there is no topic %r: waiting for `muster topics create %s --partitions N`, or for a worker "
-                "that says how many partitions it has",
+                "there is no topic %r: waiting for `muster topics create %s PARTITIONS`, or for a worker "
+                "that says which partitions it has",
                 topic,
                 topic,
             )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from muster_assignors import TopicPartition
 
-__all__ = ["Committed", "Topic", "TopicPartition"]
+__all__ = ["Committed", "Owner", "Topic", "TopicPartition"]
 
 
 class Topic(NamedTuple):
@@ -14,13 +14,49 @@ class Topic(NamedTuple):
 
     Attributes:
         name: its name.
-        partitions: how many partitions it has.
+        partitions: how many partitions it has, removed ones included.
         zones: zone → numbers of the partitions that are near it; without those of which nothing is known.
+        names: names of its partitions by number, empty text for removed ones; none: they have numbers alone.
+        weights: of each of these, 0 for removed ones.
     """
 
     name: str
     partitions: int
     zones: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    names: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
+
+    def number_of(self, key: str | int) -> int | None:
+        """Number of the partition of this name, or of this number; None: there is none."""
+        if isinstance(key, str) and self.names:
+            return self.names.index(key) if key and key in self.names else None
+        number = int(key) if isinstance(key, int) or (key.isascii() and key.isdecimal()) else -1
+        return number if 0 <= number < self.partitions and number not in self.removed else None
+
+    @property
+    def removed(self) -> frozenset[int]:
+        """Numbers of the partitions that were removed."""
+        return frozenset(number for number, name in enumerate(self.names) if not name)
+
+
+class Owner(NamedTuple):
+    """A member that owns a partition.
+
+    Attributes:
+        partition: the partition.
+        member_id: id of the member.
+        group_instance_id: its static id; empty for a dynamic member.
+        client_id: what it calls itself.
+        host: where it runs, as its coordinator sees it.
+        generation: of its group.
+    """
+
+    partition: TopicPartition
+    member_id: str
+    group_instance_id: str
+    client_id: str
+    host: str
+    generation: int
 
 
 class Committed(NamedTuple):

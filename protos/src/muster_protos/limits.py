@@ -24,6 +24,9 @@ USER_DATA_MAX_BYTES: Final = 65_536
 TOPIC_PARTITIONS_MAX: Final = 100_000
 """Partitions of a topic."""
 
+PARTITION_WEIGHT_MAX: Final = 1_000_000
+"""Weight of a partition, from 1."""
+
 REQUEST_MAX_BYTES: Final = 4 << 20
 """A call of the group protocol; some have a lower limit."""
 

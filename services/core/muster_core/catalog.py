@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from muster_protos.limits import PARKED_PREFIX
+
 from muster_core.position import Position
+from muster_core.state.published import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Catalog:
         incarnations: offsets in the catalog's log of the records that created the topics, by topic.
         deletions_since: every removal after this offset is among the deletions; older ones may be forgotten.
         epoch: of the record at the place.
+        removed: numbers of partitions that were removed, by topic; topics without any are missing.
     """
 
     offset: int
@@ -26,6 +30,7 @@ class Catalog:
     incarnations: Mapping[str, int] = field(default_factory=dict)
     deletions_since: int = 0
     epoch: int = 0
+    removed: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def place(self) -> Position:
@@ -36,6 +41,21 @@ class Catalog:
     def last_deletion(self) -> int:
         """Offset of the newest removal; 0: there was none."""
         return max(self.deletions.values(), default=0)
+
+    def number_of(self, topic: str) -> int | None:
+        """How many partitions of a topic there are; None: there is no such topic."""
+        count = self.partitions.get(topic)
+        return None if count is None else count - len(self.removed.get(topic, ()))
+
+    @cached_property
+    def removed_places(self) -> frozenset[TopicPartition]:
+        """Removed partitions as offsets name them: also those that say that one is parked."""
+        return frozenset(
+            (prefix + topic, number)
+            for topic, numbers in self.removed.items()
+            for number in numbers
+            for prefix in ("", PARKED_PREFIX)
+        )
 
     def deleted_since(self, offset: int) -> frozenset[str]:
         """Names that were removed after a place; there may be later topics of them."""

@@ -32,6 +32,7 @@ from muster_core.events import (
 from muster_core.features import Feature, known_of
 from muster_core.log.application import group_of
 from muster_core.log.snapshot import nothing_of, parts
+from muster_core.log.topic_names import removed_by_topic
 from muster_core.position import Position
 from muster_core.shard import Shard
 
@@ -103,7 +104,12 @@ def _catalog_message(catalog: Catalog) -> metadata_pb2.TopicCatalog:
     message = metadata_pb2.TopicCatalog(deletions_since=catalog.deletions_since)
     message.version.CopyFrom(catalog.place.to_proto())
     for name, partitions in catalog.partitions.items():
-        message.topics.add(name=name, partitions=partitions, incarnation=catalog.incarnations.get(name, 0))
+        topic = message.topics.add(
+            name=name, partitions=partitions, incarnation=catalog.incarnations.get(name, 0)
+        )
+        if removed := catalog.removed.get(name):
+            for number in range(partitions):
+                topic.names.partitions.add(name="" if number in removed else _SOME_NAME)
     for name, offset in catalog.deletions.items():
         message.deletions.add(name=name, offset=offset)
     return message
@@ -117,6 +123,7 @@ def _catalog_of(message: metadata_pb2.TopicCatalog) -> Catalog:
         {topic.name: topic.incarnation for topic in message.topics if topic.incarnation},
         message.deletions_since,
         message.version.epoch,
+        removed_by_topic(message.topics),
     )
 
 
@@ -296,6 +303,9 @@ class _Repetition:
             return
         yield event_of(kept)
 
+
+_SOME_NAME = "-"
+"""In place of names of partitions, which the protocol does not read."""
 
 _REQUESTS = {request.DESCRIPTOR.full_name: request for request in get_args(GroupRequest)}
 

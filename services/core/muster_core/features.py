@@ -39,6 +39,10 @@ class Feature(StrEnum):
         "partition-zones",
         "topics carry the zones of their partitions, so that assignors can keep work near its data",
     )
+    PARTITION_NAMES = (
+        "partition-names",
+        "partitions of a topic have names, and are added, weighed and removed one by one",
+    )
 
     about: str
 

@@ -44,6 +44,7 @@ from muster_core.protocol.leaves import Leaves
 from muster_core.protocol.offsets import Offsets
 from muster_core.protocol.queries import Queries
 from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.removed_partitions import RemovedPartitions
 from muster_core.protocol.responses import Owner
 from muster_core.protocol.room import Room
 from muster_core.protocol.streams import Streams
@@ -84,6 +85,7 @@ class Shard:
         self._rebalancer = Rebalancer(self._context)
         self._joins = Joins(self._context, self._rebalancer)
         self._deletions = TopicDeletions(self._context)
+        self._removed_partitions = RemovedPartitions(self._context)
         self._syncs = Syncs(self._context, self._rebalancer, self._deletions)
         self._leaves = Leaves(self._context, self._rebalancer)
         self._offsets = Offsets(self._context, self._rebalancer, self._deletions)
@@ -209,6 +211,12 @@ class Shard:
     def incarnations(self) -> tuple[tuple[str, int], ...]:
         """Of the topics that offsets and assignments belong to, by name, in order, as far as known."""
         return tuple(sorted(self._context.application.incarnations.items()))
+
+    @property
+    def removed(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Numbers of partitions that were removed, as far as the log says, by topic, in order."""
+        known = self._context.application.removed
+        return tuple((topic, tuple(sorted(numbers))) for topic, numbers in sorted(known.items()))
 
     def replay(self, position: Position, record: records_pb2.Record) -> None:
         """Takes over a record of the log, in order, while loading.
@@ -421,6 +429,7 @@ class Shard:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)
                 self._context.in_line(group, partial(self._rebalance_for_topics, group, cause))
         self._deletions.carry_out(event)
+        self._removed_partitions.carry_out()
 
     def _rebalance_for_topics(self, group: Group, cause: common_pb2.RebalanceCause) -> None:
         if group.members:  # they may have left while this waited in line

@@ -38,9 +38,9 @@ def check_topic(topic: discovery_pb2.Topic) -> None:
         raise InvalidArgument(violations)
 
 
-def check_topic_name(name: str) -> None:
+def check_topic_name(name: str, field: str = "name") -> None:
     """Raises `InvalidArgument` if it cannot be the name of a topic."""
-    violations = _name_violations("name", name)
+    violations = _name_violations(field, name)
     if violations:
         raise InvalidArgument(violations)
 

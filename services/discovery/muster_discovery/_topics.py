@@ -71,12 +71,29 @@ class TopicReads:
             InvalidArgument: their feature is not enabled.
             Unavailable: metadata has not pushed a catalog yet.
         """
-        feature = Feature.PARTITION_ZONES
-        if topic.HasField("zones") and self._view.catalog is None:
+        if topic.HasField("zones"):
+            self._check_feature(Feature.PARTITION_ZONES, "topic.zones")
+
+    def check_names(self, topic: discovery_pb2.Topic) -> None:
+        """Refuses names of partitions that an older metadata would drop without a word.
+
+        Raises:
+            InvalidArgument: their feature is not enabled.
+            Unavailable: metadata has not pushed a catalog yet.
+        """
+        if topic.HasField("names"):
+            self._check_feature(Feature.PARTITION_NAMES, "topic.names")
+
+    def check_alteration(self) -> None:
+        """Refuses changes of single partitions where `check_names` refuses names."""
+        self._check_feature(Feature.PARTITION_NAMES, "topic")
+
+    def _check_feature(self, feature: Feature, field: str) -> None:
+        if self._view.catalog is None:
             raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
-        if topic.HasField("zones") and feature not in self._view.features:
+        if feature not in self._view.features:
             problem = f"needs the feature {feature}: `muster features enable {feature}`"
-            raise InvalidArgument([Violation("topic.zones", problem)])
+            raise InvalidArgument([Violation(field, problem)])
 
     async def changed(self, answer: metadata_pb2.ChangeTopicResponse, before: int) -> None:
         """Notes an acknowledged change, and waits up to `CATCH_UP_S` until it can be read here.

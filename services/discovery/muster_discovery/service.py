@@ -109,6 +109,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """Adds a topic."""
         check_topic(request.topic)
         self._topics.check_zones(request.topic)
+        self._topics.check_names(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
         answer = await self._change(change, request.request_id, context)
         return discovery_pb2.CreateTopicResponse(
@@ -127,6 +128,21 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
         answer = await self._change(change, request.request_id, context)
         return discovery_pb2.AlterTopicResponse(
+            error_code=answer.error_code,
+            topic=answer.topic,
+            error_message=answer.error_message,
+            catalog_version=answer.version.offset,
+        )
+
+    async def AlterPartitions(
+        self, request: discovery_pb2.AlterPartitionsRequest, context: Any
+    ) -> discovery_pb2.AlterPartitionsResponse:
+        """Adds, weighs and removes partitions of a topic with names."""
+        check_topic_name(request.topic, "topic")
+        self._topics.check_alteration()
+        change = metadata_pb2.ChangeTopicRequest(alter_partitions=request)
+        answer = await self._change(change, request.request_id, context)
+        return discovery_pb2.AlterPartitionsResponse(
             error_code=answer.error_code,
             topic=answer.topic,
             error_message=answer.error_message,

@@ -27,6 +27,13 @@ METHOD_LIMITS = {"Log": 4 * APPEND_MAX_BYTES}
 """Largest request in bytes, where it is not the server's default."""
 
 _MESSAGE_BYTES = 8 << 20
+_NAME_FIELDS = {
+    "create": "create.name",
+    "alter": "alter.name",
+    "alter_partitions": "alter_partitions.topic",
+    "delete": "delete",
+}
+"""Where each change names its topic."""
 
 
 class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
@@ -119,14 +126,16 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         self._shard_count()
         kind = request.WhichOneof("change")
         if kind is None:
-            raise InvalidArgument([Violation("change", "must be one of create, alter and delete")])
+            raise InvalidArgument(
+                [Violation("change", "must be one of create, alter, alter_partitions and delete")]
+            )
         name = name_of(request)
         if len(request.change_id) not in (0, CHANGE_ID_BYTES):
             raise InvalidArgument([Violation("change_id", f"must have {CHANGE_ID_BYTES} bytes or none")])
         problem = name_problem(name)
         if problem:
-            raise InvalidArgument([Violation(kind if kind == "delete" else f"{kind}.name", problem)])
-        if kind != "delete" and not 1 <= getattr(request, kind).partitions <= TOPIC_PARTITIONS_MAX:
+            raise InvalidArgument([Violation(_NAME_FIELDS[kind], problem)])
+        if kind in ("create", "alter") and not 1 <= getattr(request, kind).partitions <= TOPIC_PARTITIONS_MAX:
             return metadata_pb2.ChangeTopicResponse(
                 error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS,
                 error_message=f"a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions",

@@ -1,6 +1,6 @@
 """Damages of the catalog's log, each a few records at its end."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kit.logs.log_builder import LogBuilder
 from muster_protos.muster.log.v1 import records_pb2
@@ -20,6 +20,10 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     _topic(built, "orders", 4, b"2")
     _topic(built, "near", 4, zones={"eu": (0, 3)})
     _topic(built, "near", 4, zones={"eu": (0, 1)})
+    _named(built, "tenants", "acme", "globex")
+    _alter(built, "tenants", {2: "initech", 0: "acme"}, weight=5)
+    _alter(built, "tenants", {3: "hooli"}, removed=(1,))
+    _alter(built, "tenants", {4: "globex"})
     _topic(built, "gone", 1)
     _remove(built, "gone", b"3")
     _replace(built, 2, 1, "a:1", "d:1")
@@ -39,6 +43,22 @@ def _topic(
     for zone, numbers in (zones or {}).items():
         stored.zones.zones.add(name=zone, partitions=numbers)
     built.add(records_pb2.Record(topic_stored=stored))
+
+
+def _named(built: LogBuilder, name: str, *partitions: str) -> None:
+    stored = records_pb2.TopicStored(name=name, partitions=len(partitions))
+    for partition in partitions:
+        stored.names.partitions.add(name=partition)
+    built.add(records_pb2.Record(topic_stored=stored))
+
+
+def _alter(
+    built: LogBuilder, topic: str, put: Mapping[int, str], *, removed: Iterable[int] = (), weight: int = 0
+) -> None:
+    record = records_pb2.PartitionsAltered(topic=topic, removed=removed)
+    for number, name in sorted(put.items()):
+        record.put.add(number=number, name=name, weight=weight)
+    built.add(records_pb2.Record(critical=True, partitions_altered=record))
 
 
 def _remove(built: LogBuilder, name: str, change: bytes = b"") -> None:
@@ -69,6 +89,44 @@ def _a_zone_with_a_partition_that_is_not_there(built: LogBuilder) -> None:
     _topic(built, "orders", 5, zones={"eu": (0, 5)})
 
 
+def _a_number_that_was_removed_used_again(built: LogBuilder) -> None:
+    _alter(built, "tenants", {1: "umbrella"})
+
+
+def _a_partition_renamed(built: LogBuilder) -> None:
+    _alter(built, "tenants", {2: "umbrella"})
+
+
+def _a_name_twice(built: LogBuilder) -> None:
+    _alter(built, "tenants", {5: "acme"})
+
+
+def _a_number_left_out(built: LogBuilder) -> None:
+    _alter(built, "tenants", {6: "umbrella"})
+
+
+def _a_partition_removed_twice(built: LogBuilder) -> None:
+    _alter(built, "tenants", {}, removed=(1,))
+
+
+def _a_name_in_a_topic_of_numbers(built: LogBuilder) -> None:
+    _alter(built, "orders", {4: "acme"})
+
+
+def _a_named_topic_that_gets_a_number(built: LogBuilder) -> None:
+    _topic(built, "tenants", 6)
+
+
+def _fewer_names_than_partitions(built: LogBuilder) -> None:
+    stored = records_pb2.TopicStored(name="few", partitions=2)
+    stored.names.partitions.add(name="one")
+    built.add(records_pb2.Record(topic_stored=stored))
+
+
+def _partitions_of_no_topic(built: LogBuilder) -> None:
+    _alter(built, "never", {0: "acme"})
+
+
 def _a_removal_of_what_is_not_there(built: LogBuilder) -> None:
     _remove(built, "never")
 
@@ -97,6 +155,15 @@ CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
         ("C1", _a_topic_without_partitions),
         ("C1", _a_topic_stored_again_unchanged),
         ("C1", _a_zone_with_a_partition_that_is_not_there),
+        ("C1", _a_number_that_was_removed_used_again),
+        ("C1", _a_partition_renamed),
+        ("C1", _a_name_twice),
+        ("C1", _a_number_left_out),
+        ("C1", _a_partition_removed_twice),
+        ("C1", _a_name_in_a_topic_of_numbers),
+        ("C1", _a_named_topic_that_gets_a_number),
+        ("C1", _fewer_names_than_partitions),
+        ("C1", _partitions_of_no_topic),
         ("C1", _a_removal_of_what_is_not_there),
         ("C2", _a_change_twice),
         ("C3", _two_replacements_of_one_number),

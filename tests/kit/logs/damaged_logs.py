@@ -377,6 +377,23 @@ def _an_edited_record_with_a_new_chain(built: LogBuilder) -> None:
     rechain(built, 4)
 
 
+def _removal_of(built: LogBuilder, *numbers: int) -> None:
+    removed = records_pb2.PartitionsRemoved()
+    removed.topics.add(topic="t", partitions=numbers)
+    built.add(records_pb2.Record(critical=True, partitions_removed=removed))
+
+
+def _a_removed_partition_that_is_given(built: LogBuilder) -> None:
+    _removal_of(built, 7)
+    built.generation(2, "y", "z")
+    built.assignment(2, leader="y", y=[0], z=[7])
+
+
+def _a_commit_in_a_removed_partition(built: LogBuilder) -> None:
+    _removal_of(built, 0)
+    built.add(_outside(built))
+
+
 DAMAGES: tuple[Damage, ...] = tuple(
     Damage(invariant, make)
     for invariant, makes in {
@@ -432,6 +449,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
         "G14": (_a_group_of_another_shard,),
         "G15": (_a_partition_that_another_keeps,),
         "G16": FORGED,
+        "G17": (_a_removed_partition_that_is_given, _a_commit_in_a_removed_partition),
         "M3": (_a_removal_without_silence, _a_removal_that_states_a_shorter_time_out),
         "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),

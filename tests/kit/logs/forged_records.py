@@ -163,6 +163,11 @@ def _a_catalog_that_was_seen_further_before(built: LogBuilder) -> None:
     seen_of_the_catalog(built, 1)
 
 
+def _a_removal_of_no_partition_of_a_topic(built: LogBuilder) -> None:
+    removed = records_pb2.PartitionsRemoved(topics=[common_pb2.TopicPartitions(topic="t")])
+    built.add(records_pb2.Record(critical=True, partitions_removed=removed))
+
+
 def _a_deleted_topic_without_a_name(built: LogBuilder) -> None:
     seen_of_the_catalog(built, 2, "")
 
@@ -194,5 +199,6 @@ FORGED: tuple[Callable[[LogBuilder], None], ...] = (
     _a_removal_of_an_offset_twice,
     _a_catalog_that_was_seen_further_before,
     _a_deleted_topic_without_a_name,
+    _a_removal_of_no_partition_of_a_topic,
 )
 """What breaks G16."""

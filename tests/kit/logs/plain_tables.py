@@ -5,19 +5,20 @@ which topics there are, is what the core's own replay says.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry
-from muster_core.log.topics import Topics
+from muster_core.log.topics import StoredTopic, Topics
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 Table = list[dict[str, Any]]
+_Named = common_pb2.PartitionNames.Partition
 _Partition = tuple[str, int]
 
 
@@ -405,8 +406,10 @@ def topics(entries: Sequence[Entry]) -> Table:
                 continue
             if old is not None:
                 why = "deleted" if new is None else "zones changed"
-                if new is not None and new.partitions != old.partitions:
+                if new is not None and _count(new) != _count(old):
                     why = "resized"
+                elif new is not None and new.names != old.names:
+                    why = "weights changed"
                 open_.pop(name).update(_ended(record.written_at_ms, why))
             if new is not None:
                 open_[name] = _begun(
@@ -415,16 +418,29 @@ def topics(entries: Sequence[Entry]) -> Table:
                     partitions=new.partitions,
                     incarnation=new.incarnation,
                     zones=_zones(new.zones),
+                    names=_by_number(new, lambda entry: f'"{entry.name}"'),
+                    weights=_by_number(new, lambda entry: str(entry.weight or 1)),
                     **_ended(None, None),
                 )
                 rows.append(open_[name])
     return rows
 
 
+def _count(topic: StoredTopic) -> tuple[int, int]:
+    names = common_pb2.PartitionNames.FromString(topic.names).partitions
+    return topic.partitions, sum(not entry.name for entry in names)
+
+
 def _zones(stored: bytes) -> str | None:
     zones = common_pb2.TopicZones.FromString(stored).zones
     told = ", ".join(f'"{zone.name}": {list(zone.partitions)}' for zone in zones)
     return f"{{{told}}}" if zones else None
+
+
+def _by_number(topic: StoredTopic, show: Callable[[_Named], str]) -> str | None:
+    names = common_pb2.PartitionNames.FromString(topic.names).partitions
+    told = ", ".join(show(entry) if entry.name else "null" for entry in names)
+    return f"[{told}]" if names else None
 
 
 def coordinators(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:

@@ -68,6 +68,7 @@ def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_byt
         bytes(32),
         catalog_place=shard.catalog_place,
         incarnations=shard.incarnations,
+        removed=shard.removed,
     )
     for part in parts(shard.groups.values(), covered, part_bytes):
         reader.take(part)
@@ -75,6 +76,7 @@ def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_byt
     assert reader.covered == covered
     assert copy.catalog_place == shard.catalog_place
     assert copy.incarnations == shard.incarnations
+    assert copy.removed == shard.removed
     return copy
 
 

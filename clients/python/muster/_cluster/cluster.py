@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
 
@@ -13,6 +13,7 @@ from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._blocked.stand_in import StandIn
 from muster._clock import boot_ms
+from muster._cluster.deadline import Deadline
 from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed
 from muster._cluster.link import GroupLink, address_of
@@ -22,11 +23,12 @@ from muster._config import (
     check_group_id,
     check_name,
     check_partition_list,
+    check_partition_names,
     check_partitions,
     check_texts,
 )
 from muster._errors import ClusterUnavailable, SettingsError, TopicError, code_name, group_error
-from muster._messages import decode_topic, encode_zones, to_messages
+from muster._messages import decode_assignment, decode_topic, encode_names, encode_zones, to_messages
 from muster._parking import Parked, decode, mark_of
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool, Connect
@@ -39,16 +41,20 @@ from muster._session.transport import (
     Overloaded,
     UnaryTransport,
 )
-from muster._values import Committed, Topic, TopicPartition
+from muster._values import Committed, Owner, Topic, TopicPartition
 
 Response = TypeVar("Response", bound=GroupResponse)
 _ChangeRequest: TypeAlias = (
-    discovery_pb2.CreateTopicRequest | discovery_pb2.AlterTopicRequest | discovery_pb2.DeleteTopicRequest
+    discovery_pb2.CreateTopicRequest
+    | discovery_pb2.AlterTopicRequest
+    | discovery_pb2.AlterPartitionsRequest
+    | discovery_pb2.DeleteTopicRequest
 )
 _Change = TypeVar(
     "_Change",
     discovery_pb2.CreateTopicResponse,
     discovery_pb2.AlterTopicResponse,
+    discovery_pb2.AlterPartitionsResponse,
     discovery_pb2.DeleteTopicResponse,
 )
 _GROUPS_PER_PAGE = 2_000
@@ -142,16 +148,16 @@ class Cluster:
         )
         return [decode_topic(topic) for topic in answer.topics]
 
-    async def ensure_topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Returns a topic with at least so many partitions: creates it, or raises their number.
+    async def ensure_topic(self, name: str, partitions: int | Iterable[str] | None = None) -> Topic:
+        """Returns a topic with at least these partitions: creates it, or adds what it lacks.
 
         Args:
             name: its name.
-            partitions: how many partitions it has at least; writes nothing if it has more. None: as many as
-                the catalog says.
+            partitions: how many partitions it has at least, or names of partitions that it has; nothing is
+                written if it has more. None: as the catalog says.
 
         Raises:
-            TopicError: it does not exist and no number is given, or it cannot have so many.
+            TopicError: it does not exist and no partitions are given, or it cannot have these.
         """
         check_name("topic", name)
         found = await self.topics([name])
@@ -159,29 +165,43 @@ class Cluster:
             if not found:
                 raise _topic_error(name, _UNKNOWN, "")
             return found[0]
-        if found and found[0].partitions >= check_partitions(partitions):
-            return found[0]
-        created = await self._change(
-            "CreateTopic", _new_topic(name, partitions), discovery_pb2.CreateTopicResponse
-        )
-        if created.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
-            raise _topic_error(name, int(created.error_code), created.error_message)
-        if created.topic.partitions >= partitions:
-            return decode_topic(created.topic)
+        topic = found[0] if found else await self._created(name, partitions)
+        if not isinstance(partitions, int):
+            missing = set(check_partition_names(partitions)) - set(topic.names)
+            return await self.add_partitions(name, sorted(missing)) if missing else topic
+        if topic.names:
+            problem = (
+                f"topic {name!r} has partitions with names, and {partitions} numbered ones were asked for"
+            )
+            raise TopicError(name, problem)
+        if topic.partitions >= check_partitions(partitions):
+            return topic
         request = discovery_pb2.AlterTopicRequest(topic=_new_topic(name, partitions).topic)
         altered = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
         if altered.error_code and altered.topic.partitions < partitions:  # not raised further by another one
             raise _topic_error(name, int(altered.error_code), altered.error_message)
         return decode_topic(altered.topic)
 
+    async def _created(self, name: str, partitions: int | Iterable[str]) -> Topic:
+        """A topic that was created, here or by another one meanwhile."""
+        request = _new_topic(name, partitions)
+        answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        return decode_topic(answer.topic)
+
     async def create_topic(
-        self, name: str, partitions: int, *, zones: Mapping[str, Iterable[int]] | None = None
+        self,
+        name: str,
+        partitions: int | Mapping[str, int] | Iterable[str],
+        *,
+        zones: Mapping[str, Iterable[int]] | None = None,
     ) -> Topic:
         """Creates a topic.
 
         Args:
             name: its name.
-            partitions: how many partitions it has.
+            partitions: how many partitions it has, or their names, perhaps each with its weight.
             zones: zone → numbers of the partitions that are near it; members whose `rack_id` is that zone are
                 preferred for them by `range`.
 
@@ -199,8 +219,9 @@ class Cluster:
             )
         if answer.error_code:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
-        if zones and not answer.topic.HasField("zones"):
-            raise TopicError(name, f"topic {name!r} is stored without its zones: the servers are of 0.1")
+        for part in ("zones", "names"):
+            if request.topic.HasField(part) and not answer.topic.HasField(part):
+                raise TopicError(name, f"topic {name!r} is stored without its {part}: the servers are of 0.1")
         return decode_topic(answer.topic)
 
     async def alter_topic(
@@ -225,6 +246,46 @@ class Cluster:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
         if zones and not answer.topic.HasField("zones"):
             raise TopicError(name, f"topic {name!r} is stored without its zones: the servers are of 0.1")
+        return decode_topic(answer.topic)
+
+    async def add_partitions(self, topic: str, names: Mapping[str, int] | Iterable[str]) -> Topic:
+        """Adds partitions to a topic whose partitions have names. Groups that use it rebalance.
+
+        Args:
+            topic: name of the topic.
+            names: of the partitions, perhaps each with its weight, from 1 to 1,000,000. One that is there
+                keeps its number, and gets the weight if there is one.
+
+        Raises:
+            TopicError: there is no such topic, its partitions have no names, or a limit is reached.
+        """
+        return await self._alter_partitions(topic, put=encode_names(names).partitions)
+
+    async def remove_partitions(self, topic: str, names: Iterable[str]) -> Topic:
+        """Removes partitions for good, with what groups committed in them. Groups that use it rebalance.
+
+        When this returns, nothing is committed in them any more. One that is added later under such a name is
+        another one.
+
+        Raises:
+            TopicError: there is no such topic or partition; none was removed.
+        """
+        return await self._alter_partitions(topic, remove=check_partition_names(names))
+
+    async def _alter_partitions(
+        self,
+        topic: str,
+        put: Iterable[common_pb2.PartitionNames.Partition] = (),
+        remove: Iterable[str] = (),
+    ) -> Topic:
+        request = discovery_pb2.AlterPartitionsRequest(
+            topic=check_name("topic", topic), put=put, remove=remove
+        )
+        answer = await self._change("AlterPartitions", request, discovery_pb2.AlterPartitionsResponse)
+        if answer.error_code == _UNKNOWN and answer.topic.name:
+            raise TopicError(topic, answer.error_message)
+        if answer.error_code:
+            raise _topic_error(topic, int(answer.error_code), answer.error_message)
         return decode_topic(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
@@ -307,6 +368,39 @@ class Cluster:
         """State, members and assignments of a group; its state is DEAD if there is no such group."""
         request = coordinator_pb2.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
         return (await self._group_call(group_id, request, coordinator_pb2.DescribeGroupsResponse)).groups[0]
+
+    async def owner_of(self, group_id: str, topic: str, key: str | int) -> Owner | None:
+        """Who owns a partition by the last assignment of a group; None: nobody does.
+
+        It may be another one by the time that you act on it: only the token of an ownership fences.
+
+        Args:
+            group_id: the group.
+            topic: name of the topic.
+            key: name of the partition, or its number: `Partition.key`.
+
+        Raises:
+            TopicError: there is no such topic or partition.
+        """
+        found = await self.topics([check_name("topic", topic)])
+        if not found:
+            raise _topic_error(topic, _UNKNOWN, "")
+        number = found[0].number_of(key)
+        if number is None:
+            raise TopicError(topic, f"topic {topic!r} has no partition {key!r}")
+        partition = TopicPartition(topic, number)
+        group = await self.describe_group(group_id)
+        for member in group.members:
+            if partition in (decode_assignment(member.assignment) or ()):
+                return Owner(
+                    partition,
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.host,
+                    group.generation,
+                )
+        return None
 
     async def group_history(
         self, group_id: str, limit: int = 20
@@ -392,8 +486,8 @@ class Cluster:
                     raise group_error(group_id, outcome.code, outcome.message)
                 await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
-    def _deadline(self, link: GroupLink) -> "_Deadline":
-        return _Deadline(
+    def _deadline(self, link: GroupLink) -> Deadline:
+        return Deadline(
             self.timeout_ms / 1_000,
             lambda: self._discovery.unavailable(
                 f"{self.timeout_ms / 1_000:g} s", f"group {link.group_id!r}: {link.trouble}"
@@ -401,27 +495,15 @@ class Cluster:
         )
 
 
-class _Deadline:
-    """`asyncio.timeout` that raises `ClusterUnavailable`."""
-
-    def __init__(self, seconds: float, error: Callable[[], ClusterUnavailable]) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._error = error
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError as late:
-            raise self._error() from late
-
-
-def _new_topic(name: str, partitions: int) -> discovery_pb2.CreateTopicRequest:
-    topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
+def _new_topic(
+    name: str, partitions: int | Mapping[str, int] | Iterable[str]
+) -> discovery_pb2.CreateTopicRequest:
+    topic = discovery_pb2.Topic(name=check_name("topic", name))
+    if isinstance(partitions, int):
+        topic.partitions = check_partitions(partitions)
+    else:
+        topic.names.CopyFrom(encode_names(partitions))
+        topic.partitions = len(topic.names.partitions)
     return discovery_pb2.CreateTopicRequest(topic=topic)
 
 

@@ -38,6 +38,7 @@ Response = TypeVar(
     discovery_pb2.ListTopicsResponse,
     discovery_pb2.CreateTopicResponse,
     discovery_pb2.AlterTopicResponse,
+    discovery_pb2.AlterPartitionsResponse,
     discovery_pb2.DeleteTopicResponse,
 )
 

@@ -41,15 +41,21 @@ class Groups(Protocol):
         """What a group committed."""
 
 
-async def topic_users(groups: Groups, topic: Topic) -> list[TopicUser]:
+async def topic_users(groups: Groups, topic: Topic, numbers: Sequence[int] | None = None) -> list[TopicUser]:
     """The groups with members that work on a topic, by id; looks at each group that has members.
 
     What members want is known while their group is stable; in a rebalance only what they own. A group in
     quarantine is left out: nobody is served there.
 
+    Args:
+        groups: answers what is asked about groups.
+        topic: the topic.
+        numbers: of the partitions whose commits are counted; None: all.
+
     Raises:
         ClusterUnavailable: not every group could be looked at.
     """
+    counted = range(topic.partitions) if numbers is None else numbers
     places = asyncio.Semaphore(_AT_A_TIME)
 
     async def user(group_id: str) -> TopicUser:
@@ -58,7 +64,7 @@ async def topic_users(groups: Groups, topic: Topic) -> list[TopicUser]:
             members = sum(_uses(member, topic.name) for member in group.members)
             if not members:
                 return TopicUser(group_id, 0, 0)
-            partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            partitions = [TopicPartition(topic.name, number) for number in counted]
             return TopicUser(group_id, members, len(await groups.committed(group_id, partitions)))
 
     listed = await groups.list_groups()

@@ -263,6 +263,8 @@ class Joiner:
                 case Reaction.RETRY | Reaction.REDISCOVER:
                     await self._waits.pause(backoff, outcome)
                 case _:
+                    if outcome.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION:
+                        await self._waits.pause(backoff, outcome)  # this discovery may not know yet either
                     return None
 
     def _read_assignment(

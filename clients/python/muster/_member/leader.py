@@ -89,8 +89,13 @@ class Leader:
         found = await self._read_topics(wanted if len(wanted) <= TOPIC_NAMES_MAX else ()) if wanted else []
         for topic in found:
             if topic.name in topics:
-                topics[topic.name] = topic if self._by_rack else Topic(topic.name, topic.partitions)
+                topics[topic.name] = self._relevant(topic)
         return topics
+
+    def _relevant(self, topic: Topic) -> Topic:
+        """A topic without what no assignment depends on."""
+        zones = topic.zones if self._by_rack else Topic("", 0).zones
+        return Topic(topic.name, topic.partitions, zones, topic.names)
 
 
 def _with_what_it_keeps(member: MemberSnapshot) -> MemberSnapshot:
@@ -100,14 +105,17 @@ def _with_what_it_keeps(member: MemberSnapshot) -> MemberSnapshot:
 
 def _snapshot(topic: Topic) -> TopicSnapshot:
     if not topic.zones:
-        return TopicSnapshot(topic.partitions)
+        return TopicSnapshot(topic.partitions, removed=topic.removed)
     racks: list[set[str]] = [set() for _ in range(topic.partitions)]
     for zone, partitions in topic.zones.items():
         for number in partitions:
             racks[number].add(zone)
-    return TopicSnapshot(topic.partitions, tuple(map(frozenset, racks)))
+    return TopicSnapshot(topic.partitions, tuple(map(frozenset, racks)), topic.removed)
 
 
 def _change(name: str, before: Topic | None, now: Topic | None) -> str:
     had, has = (0 if topic is None else topic.partitions for topic in (before, now))
-    return f"{name} from {had} to {has} partitions" if had != has else f"zones of {name}"
+    if had != has:
+        return f"{name} from {had} to {has} partitions"
+    before_names, now_names = (() if topic is None else topic.names for topic in (before, now))
+    return f"zones of {name}" if before_names == now_names else f"partitions of {name}"

@@ -52,6 +52,7 @@ class Partition:
     Attributes:
         topic: name of the topic.
         number: number of the partition, from 0.
+        name: name of the partition; None: the topic has numbers alone.
         group: the group.
         generation: generation in which it was assigned.
         member_id: id of the member that owns it.
@@ -60,9 +61,16 @@ class Partition:
             successor.
     """
 
-    def __init__(self, member: Owner, partition: TopicPartition, signs: Signs | None = None) -> None:
+    def __init__(
+        self,
+        member: Owner,
+        partition: TopicPartition,
+        signs: Signs | None = None,
+        name: str | None = None,
+    ) -> None:
         self.topic: str = partition.topic
         self.number: int = partition.number
+        self.name: str | None = name
         self.group: str = member.group_id
         self.generation: int = member.generation
         self.member_id: str = member.member_id
@@ -73,7 +81,13 @@ class Partition:
         self._ending = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"Partition({self._partition}, generation={self.generation}, token={self.token!r})"
+        named = f", name={self.name!r}" if self.name else ""
+        return f"Partition({self._partition}{named}, generation={self.generation}, token={self.token!r})"
+
+    @property
+    def key(self) -> str:
+        """What `owner_of` finds the partition by: its name, or its number as text."""
+        return self.name or str(self.number)
 
     @property
     def is_ending(self) -> bool:
@@ -148,6 +162,8 @@ class BlockingPartition:
     Attributes:
         topic: name of the topic.
         number: number of the partition, from 0.
+        name: name of the partition, see `Partition`.
+        key: its name, or its number as text.
         group: the group.
         generation: generation in which it was assigned.
         member_id: id of the member that owns it.
@@ -157,6 +173,8 @@ class BlockingPartition:
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
         self.topic: str = partition.topic
         self.number: int = partition.number
+        self.name: str | None = partition.name
+        self.key: str = partition.key
         self.group: str = partition.group
         self.generation: int = partition.generation
         self.member_id: str = partition.member_id

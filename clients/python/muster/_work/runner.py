@@ -21,6 +21,7 @@ from muster._work.attempt import Attempt
 from muster._work.failures import Failures, Traces
 from muster._work.job import Case, Job, tasks_of
 from muster._work.marks import Marks, until_next_look
+from muster._work.names import Names
 from muster._work.partition import Partition
 from muster._work.policy import Work, WorkPolicy
 
@@ -54,6 +55,7 @@ class WorkRunner:
         self._work = work
         self._policy = policy or WorkPolicy()
         self._marks: Marks | None = None
+        self._names: Names | None = None
         self._cases: dict[TopicPartition, Case] = {}
         self._running: dict[TopicPartition, Job] = {}
         self._leaving: dict[TopicPartition, list[Job]] = {}
@@ -66,11 +68,17 @@ class WorkRunner:
         """Parks partitions in the log of the group; without this they are parked in this process alone."""
         self._marks = marks
 
+    def name_by(self, names: Names) -> None:
+        """Looks the names of partitions up; without this they have none."""
+        self._names = names
+
     def start(self, member: Member, partitions: tuple[TopicPartition, ...]) -> None:
         """Starts the work on some partitions, unless it is being drained."""
         if self._stopped:
             return
         loop = asyncio.get_running_loop()
+        if self._names is not None:
+            self._names.assigned()
         for where in partitions:
             job = Job(where, self._cases.setdefault(where, Case(Failures(self._policy))))
             before = tasks_of(self._leaving.get(where, ()))
@@ -127,10 +135,11 @@ class WorkRunner:
             # The work of an earlier ownership is still ending; never two at once.
             await asyncio.wait(before)
         case = job.case
+        name = None if self._names is None else await self._names.of(job.where)
         while not job.ending and await self._may_be_called(job):
             await asyncio.sleep(max(0, case.failures.next_s - monotonic_s()))
             try:
-                partition = Partition(member, job.where, case.signs)
+                partition = Partition(member, job.where, case.signs, name)
             except CommitFailed:
                 return  # the member's life has just ended: what it owns is lost, and assigned again
             error = await self._attempt(job, partition)

@@ -18,6 +18,7 @@ app = typer.Typer(help="List, create, alter and delete topics.", no_args_is_help
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Partitions = Annotated[int, typer.Argument(metavar="PARTITIONS", help="Number of partitions, 1 to 100000.")]
+PartitionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the partition.")]
 
 
 Zones = Annotated[
@@ -40,14 +41,25 @@ def list_topics(servers: Servers = None, output: Format = Output.TABLE) -> None:
 @app.command()
 def create(
     name: Name,
-    partitions: Partitions,
+    partitions: Annotated[
+        int | None, typer.Argument(metavar="[PARTITIONS]", help="Number of partitions, 1 to 100000.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Name of a partition, in place of a number of them. Once for each."
+        ),
+    ] = None,
     zone: Zones = None,
     servers: Servers = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Create a topic."""
+    """Create a topic, with a number of partitions or with names of them."""
     zones = _zones(zone or [])
-    _show([ask(servers, lambda cluster: cluster.create_topic(name, partitions, zones=zones))], output)
+    if (partitions is None) == (not partition):
+        raise typer.BadParameter("give PARTITIONS, or --partition for each of them", param_hint="PARTITIONS")
+    wanted = partition or partitions or 0
+    _show([ask(servers, lambda cluster: cluster.create_topic(name, wanted, zones=zones))], output)
 
 
 @app.command()
@@ -80,23 +92,87 @@ def delete(
     """Delete a topic, with the progress that groups committed on it; asks if members work on it."""
     users = [] if force else ask(servers, lambda cluster: _users(cluster, name))
     if users:
-        _confirm(name, users)
+        _confirm(f"topic {name}", users, "Delete it?")
     ask(servers, lambda cluster: cluster.delete_topic(name))
     say(f"topic {name} is deleted")
 
 
-async def _users(cluster: Cluster, name: str) -> list[TopicUser]:
-    return [user for topic in await cluster.topics([name]) for user in await topic_users(cluster, topic)]
+@app.command()
+def describe(name: Name, servers: Servers = None, output: Format = Output.TABLE) -> None:
+    """The partitions of a topic: numbers, names, weights and zones."""
+    topics = ask(servers, lambda cluster: cluster.topics([name]))
+    if not topics:
+        say(f"there is no topic {name}")
+        raise typer.Exit(1)
+    (topic,) = topics
+    if output is Output.JSON:
+        _show(topics, output)
+        return
+    removed = topic.removed
+    say(f"topic {name}: {_count(topic)} partitions" + ("" if topic.names else ", by number"))
+    rows = [
+        (
+            number,
+            topic.names[number] if topic.names else "-",
+            _weight(topic, number),
+            _zones_of(topic, number),
+        )
+        for number in range(topic.partitions)
+        if number not in removed
+    ]
+    if topic.names or topic.zones:
+        typer.echo("")
+        show_table(("NUMBER", "NAME", "WEIGHT", "ZONES"), rows, "all partitions were removed")
 
 
-def _confirm(name: str, users: list[TopicUser]) -> None:
+@app.command("add-partition")
+def add_partition(
+    name: Name,
+    partition: PartitionName,
+    weight: Annotated[
+        int | None, typer.Option(min=1, help="How much work it is beside the others; 1 if it is new.")
+    ] = None,
+    servers: Servers = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Add a partition to a topic whose partitions have names, or change its weight."""
+    put = [partition] if weight is None else {partition: weight}
+    _show([ask(servers, lambda cluster: cluster.add_partitions(name, put))], output)
+
+
+@app.command("remove-partition")
+def remove_partition(
+    name: Name,
+    partition: PartitionName,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove it also while members work on the topic, and do not ask.")
+    ] = False,
+    servers: Servers = None,
+) -> None:
+    """Remove a partition for good, with the progress that groups committed on it."""
+    users = [] if force else ask(servers, lambda cluster: _users(cluster, name, partition))
+    if users:
+        _confirm(f"partition {partition} of topic {name}", users, "Remove it?")
+    ask(servers, lambda cluster: cluster.remove_partitions(name, [partition]))
+    say(f"partition {partition} of topic {name} is removed")
+
+
+async def _users(cluster: Cluster, name: str, partition: str | None = None) -> list[TopicUser]:
+    for topic in await cluster.topics([name]):
+        number = None if partition is None else topic.number_of(partition)
+        if partition is None or number is not None:
+            return await topic_users(cluster, topic, None if number is None else [number])
+    return []
+
+
+def _confirm(what: str, users: list[TopicUser], question: str) -> None:
     """Shows whose work would end, and asks; exits where the answer is no, or nobody can be asked."""
     show_table(("GROUP", "MEMBERS ON IT", "PARTITIONS WITH PROGRESS"), users, "")
-    say(f"These groups work on topic {name}: their work on it ends, and their progress on it is lost.")
+    say(f"These groups work on {what}: their work on it ends, and their progress on it is lost.")
     if not sys.stdin.isatty():
         typer.echo("muster: nothing was deleted; --force deletes it all the same", err=True)
         raise typer.Exit(1)
-    typer.confirm("Delete it?", abort=True)
+    typer.confirm(question, abort=True)
 
 
 def cluster(servers: Servers = None, output: Format = Output.TABLE) -> None:
@@ -134,12 +210,32 @@ def _state(state: discovery_pb2.CoordinatorState.ValueType) -> str:
 
 def _show(topics: list[Topic], output: Output) -> None:
     if output is Output.JSON:
-        show_json([topic._asdict() | {"zones": dict(topic.zones)} for topic in topics])
+        show_json([_as_row(topic) for topic in topics])
     elif any(topic.zones for topic in topics):
-        rows = [(topic.name, topic.partitions, _in_words(topic.zones)) for topic in topics]
+        rows = [(topic.name, _count(topic), _in_words(topic.zones)) for topic in topics]
         show_table(("TOPIC", "PARTITIONS", "ZONES"), rows, "")
     else:
-        show_table(("TOPIC", "PARTITIONS"), [topic[:2] for topic in topics], "there are no topics")
+        show_table(
+            ("TOPIC", "PARTITIONS"), [(topic.name, _count(topic)) for topic in topics], "there are no topics"
+        )
+
+
+def _as_row(topic: Topic) -> dict[str, object]:
+    row: dict[str, object] = {"name": topic.name, "partitions": topic.partitions, "zones": dict(topic.zones)}
+    return row | {"names": topic.names, "weights": topic.weights} if topic.names else row
+
+
+def _count(topic: Topic) -> int:
+    """How many partitions there are."""
+    return topic.partitions - len(topic.removed)
+
+
+def _weight(topic: Topic, number: int) -> int:
+    return topic.weights[number] if topic.weights else 1
+
+
+def _zones_of(topic: Topic, number: int) -> str:
+    return " ".join(zone for zone, numbers in topic.zones.items() if number in numbers) or "-"
 
 
 def _zones(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:

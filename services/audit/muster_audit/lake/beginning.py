@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from muster_core.config import GroupConfig
 from muster_core.log.snapshot import SnapshotReader, SnapshotUnusable
+from muster_core.log.topic_names import names_of
 from muster_core.log.topic_zones import zones_of
 from muster_core.log.topics import Topics
 from muster_core.position import Position
@@ -18,7 +19,7 @@ from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tables.assignments import Assignment, claimed_partitions
 from muster_audit.lake.tables.generations import Generation
 from muster_audit.lake.tables.members import member_row
-from muster_audit.lake.tables.topics import Topic, zones_as_json
+from muster_audit.lake.tables.topics import Topic, names_as_json, weights_as_json, zones_as_json
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import cause_in_words
 
@@ -158,4 +159,6 @@ def _topics(at: Place, topics: Topics) -> Iterator[Topic]:
             partitions=stored.partitions,
             incarnation=stored.incarnation,
             zones=zones_as_json(zones_of(stored.zones)),
+            names=names_as_json(names_of(stored.names)),
+            weights=weights_as_json(names_of(stored.names)),
         )

@@ -5,14 +5,16 @@ from collections.abc import Callable
 from muster_core.catalog import Catalog
 from muster_core.events import Event, FeaturesEnabled, TopicsChanged
 from muster_core.features import NO_FEATURES, Feature, known_of
+from muster_core.log.topic_names import removed_by_topic
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.cluster.view import ClusterView
 
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.ownership.lease import LeaseKeeper
 
-_Topic = tuple[int, int]
-"""Number of partitions, and incarnation; 0: not known."""
+_Topic = tuple[int, int, frozenset[int]]
+"""Number of partitions, incarnation (0: not known), and numbers of the removed ones."""
+_NONE = frozenset[int]()
 
 
 class ClusterFollower:
@@ -88,15 +90,20 @@ class ClusterFollower:
         if pushed is None or pushed is self._pushed:
             return
         self._pushed = pushed
-        topics = {topic.name: (topic.partitions, topic.incarnation) for topic in pushed.topics}
+        removed = removed_by_topic(pushed.topics)
+        topics = {
+            topic.name: (topic.partitions, topic.incarnation, removed.get(topic.name, _NONE))
+            for topic in pushed.topics
+        }
         before, self._topics = self._topics, topics
         self.catalog = Catalog(
             pushed.version.offset,
-            {name: partitions for name, (partitions, _) in topics.items()},
+            {name: partitions for name, (partitions, _, _) in topics.items()},
             {removed.name: removed.offset for removed in pushed.deletions},
-            {name: incarnation for name, (_, incarnation) in topics.items()},
+            {name: incarnation for name, (_, incarnation, _) in topics.items()},
             pushed.deletions_since,
             pushed.version.epoch,
+            removed,
         )
         changed: frozenset[str] = frozenset()
         deleted: frozenset[str] = frozenset()
@@ -112,10 +119,10 @@ class ClusterFollower:
 
 
 def _are_different(before: _Topic | None, now: _Topic | None) -> bool:
-    """Whether a topic was created, deleted, created again, or got another number of partitions."""
+    """Whether a topic was created, deleted, created again, or has other partitions."""
     if before is None or now is None:
         return before is not now
-    if before[0] != now[0]:
+    if (before[0], before[2]) != (now[0], now[2]):
         return True
     # An instance of metadata of an older version does not send incarnations.
     return before[1] != now[1] and 0 not in (before[1], now[1])

@@ -149,6 +149,7 @@ class SnapshotTaker:
             image.chain.end_hash,
             catalog_place=image.core.catalog_place,
             incarnations=image.core.incarnations,
+            removed=image.core.removed,
         ).following(image.base, image.written_at_ms)
         hashes = await self._store_parts(shard, kept, image, covered)
         snapshot = records_pb2.Snapshot(

@@ -4,6 +4,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_core.audit.invariants import Findings
+from muster_core.log.topic_names import alteration_problem, names_problem
 from muster_core.log.topic_zones import stored_form, zones_problem
 from muster_core.log.topics import MAX_CHANGES, StoredTopic, Topics
 from muster_core.position import Position
@@ -43,6 +44,10 @@ class CatalogChecker:
             stored = record.topic_stored
             self._check_topic(position, stored, topics.by_name.get(stored.name))
             self._check_change(position, stored.change_id)
+        elif record.HasField("partitions_altered"):
+            altered = record.partitions_altered
+            self._check_alteration(position, altered, topics.by_name.get(altered.topic))
+            self._check_change(position, altered.change_id)
         elif record.HasField("topic_tombstone"):
             name = record.topic_tombstone.name
             text = f"topic {name!r} is removed, and there is none"
@@ -58,9 +63,24 @@ class CatalogChecker:
         text = f"topic {stored.name!r} gets {stored.partitions} partitions and had {had}"
         grows = stored.partitions > had or (stored.partitions == had and stored_form(stored.zones) != zones)
         self._findings.expect("C1", bool(stored.name) and grows, position, text)
-        problem = zones_problem(discovery_pb2.Topic(partitions=stored.partitions, zones=stored.zones))
+        wanted = discovery_pb2.Topic(partitions=stored.partitions, zones=stored.zones)
+        problem = zones_problem(wanted)
+        if stored.HasField("names"):
+            wanted.names.CopyFrom(stored.names)
+            problem = problem or ("it has names already" if before is not None else names_problem(wanted))
+        elif before is not None and before.names and stored.partitions != had:
+            problem = "it has names, and gets partitions without any"
         text = f"topic {stored.name!r}: {problem}"
         self._findings.expect("C1", not problem, position, text)
+
+    def _check_alteration(
+        self, position: Position, altered: records_pb2.PartitionsAltered, before: StoredTopic | None
+    ) -> None:
+        if before is None or not before.names:
+            problem = "it does not exist" if before is None else "its partitions have no names"
+        else:
+            problem = alteration_problem(before.names, altered)
+        self._findings.expect("C1", not problem, position, f"topic {altered.topic!r}: {problem}")
 
     def _check_change(self, position: Position, change_id: bytes) -> None:
         if not change_id:

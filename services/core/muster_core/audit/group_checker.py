@@ -9,6 +9,7 @@ from muster_protos.muster.v1 import common_pb2
 from muster_core.audit.invariants import Findings
 from muster_core.audit.kept_tokens import Given, check_keepers, check_partitions
 from muster_core.audit.record_forms import check_forms
+from muster_core.audit.removal_checker import RemovalChecker
 from muster_core.audit.silence import OtherTimeout, check_silence
 from muster_core.config import GroupConfig
 from muster_core.log.commits import CommitRow
@@ -78,6 +79,7 @@ class GroupChecker:
         self._groups: dict[str, _Group] = {}
         self._deleted: dict[str, Position] = {}
         self._catalog_seen = NOWHERE
+        self.removals = RemovalChecker(findings)
         self._now_ms = 0
         self._longest_bytes = 0  # of the records of the run
         self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
@@ -104,6 +106,7 @@ class GroupChecker:
                 self._now_ms = part.written_at_ms
                 check(run.position(index), part)
         check_forms(run, self._findings)
+        self.removals.add_run(run)
         if longest_bytes > self._limits.offset_metadata_max_bytes:
             self._check_metadata(run)
 

@@ -271,6 +271,14 @@ INVARIANTS: dict[str, Invariant] = {
             "its type, and how far the catalog was seen never goes back.",
         ),
         Invariant(
+            "G17",
+            "Nobody is given a partition that was removed, and nothing is committed in one.",
+            "records",
+            Severity.CRITICAL,
+            "Each assignment and commit against the removals that the log of its shard noted before it, "
+            "until their topic is deleted.",
+        ),
+        Invariant(
             "C1",
             "A topic's partitions only grow, and only a topic that is there is removed.",
             "changes of topics",

@@ -219,6 +219,7 @@ class LogAudit:
             self._compare(state, reader, position)
         else:
             self.checker.groups.begin_with(state.groups.values(), position)
+            self.checker.groups.removals.begin_with(dict(state.removed))
             self._replaying = True
         self.snapshots.replayed(position, len(state.groups))
 
@@ -245,7 +246,9 @@ class LogAudit:
         place = state.catalog_place
         if not stored.covered.catalog_place.epoch:  # an earlier version wrote the snapshot
             place = Position(0, place.offset)
-        covered = replace(stored.covered, catalog_place=place, incarnations=state.incarnations)
+        covered = replace(
+            stored.covered, catalog_place=place, incarnations=state.incarnations, removed=state.removed
+        )
         theirs = parts(stored.groups.values(), stored.covered)
         differs = first_difference(theirs, parts(state.groups.values(), covered))
         text = f"the snapshot holds another state than the records make: {differs}"

@@ -184,6 +184,10 @@ def _topics_seen(record: records_pb2.Record) -> Iterator[str]:
     yield from _names("incarnations", [one.name for one in seen.incarnations])
 
 
+def _partitions_removed(record: records_pb2.Record) -> Iterator[str]:
+    yield from _removed(record.partitions_removed.topics)
+
+
 def _names(what: str, names: Sequence[str]) -> Iterator[str]:
     if not all(names) or len(set(names)) < len(names):
         yield f"{what} {list(names)[:5]}"
@@ -197,4 +201,5 @@ _CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "group_tombstone": _group_tombstone,
     "offset_tombstone": _offset_tombstone,
     "topics_seen": _topics_seen,
+    "partitions_removed": _partitions_removed,
 }

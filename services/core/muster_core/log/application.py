@@ -42,6 +42,7 @@ class Application:
             fail.
         failed: the record that raised last, with its position; None: none did.
         catalog_place: up to where in the catalog's log deletions were carried out; nowhere: not known.
+        removed: numbers of partitions that were removed, by topic, as the log says.
         incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
         counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
@@ -59,6 +60,7 @@ class Application:
         self.failed: tuple[Position, records_pb2.Record] | None = None
         self.catalog_place = NOWHERE
         self.incarnations: dict[str, int] = {}
+        self.removed: dict[str, frozenset[int]] = {}
         self.held: dict[str, Group] = {}
         self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
             "generation_started": self._generation_started,
@@ -69,6 +71,7 @@ class Application:
             "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
             "topics_seen": self._topics_seen,
+            "partitions_removed": self._partitions_removed,
         }
 
     def apply(self, position: Position, record: records_pb2.Record) -> None:
@@ -287,11 +290,16 @@ class Application:
         topics = frozenset(record.topics)
         for topic in topics:
             self.incarnations.pop(topic, None)
+            self.removed.pop(topic, None)
         for one in record.incarnations:
             self.incarnations[one.name] = one.incarnation
         if topics:
             for group in self._groups.values():
                 group.renew(topics)
+
+    def _partitions_removed(self, _: Position, __: int, record: records_pb2.PartitionsRemoved) -> None:
+        for entry in record.topics:
+            self.removed[entry.topic] = self.removed.get(entry.topic, frozenset()) | {*entry.partitions}
 
     @staticmethod
     def _adopt(group: Group, member_id: str, entry: records_pb2.Member) -> Member:

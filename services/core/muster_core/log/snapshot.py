@@ -58,6 +58,7 @@ class Covered:
         previous_upto: what the snapshot before covers, which is kept beside this one; nowhere: there is none.
         catalog_place: up to where in the catalog's log deletions were carried out; nowhere: not known.
         incarnations: of the topics that offsets and assignments belong to, by name, in order.
+        removed: numbers of partitions that were removed, in order, by topic, in order.
     """
 
     shard: int
@@ -67,6 +68,7 @@ class Covered:
     previous_upto: Position = NOWHERE
     catalog_place: Position = NOWHERE
     incarnations: tuple[tuple[str, int], ...] = ()
+    removed: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def following(self, before: "Covered", written_at_ms: int) -> "Covered":
         """What this covers as the successor of another snapshot; of too many milestones every second goes.
@@ -140,6 +142,8 @@ def _items(
     )
     for name, incarnation in covered.incarnations:
         header.incarnations.add(name=name, incarnation=incarnation)
+    for topic, numbers in covered.removed:
+        header.removed.add(topic=topic, partitions=numbers)
     for milestone in covered.milestones:
         header.milestones.add(position=milestone.position.to_proto(), written_at_ms=milestone.written_at_ms)
     yield snapshot_pb2.SnapshotItem(header=header)
@@ -337,6 +341,7 @@ class SnapshotReader:
             Position.from_proto(header.previous_upto),
             Position(header.catalog_epoch, header.catalog_offset),
             tuple((one.name, one.incarnation) for one in header.incarnations),
+            tuple((entry.topic, tuple(entry.partitions)) for entry in header.removed),
         )
         self.begun(self.covered)
 

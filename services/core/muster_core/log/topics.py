@@ -11,6 +11,17 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 from muster_core.features import FEATURE_NAMES, Feature, lacking
 from muster_core.log.replay import Entry
+from muster_core.log.topic_names import (
+    MAX_ALL_NAMES_BYTES,
+    MAX_REMOVED,
+    NamesChange,
+    altered,
+    names_of,
+    names_problem,
+    number_of,
+    removed_in,
+    stored_names,
+)
 from muster_core.log.topic_zones import MAX_ZONE_BYTES, stored_form, zones_of, zones_problem
 from muster_core.position import NOWHERE, Position
 
@@ -38,14 +49,16 @@ class StoredTopic:
     """A topic.
 
     Attributes:
-        partitions: their number.
+        partitions: their number, removed ones included.
         incarnation: offset of the record that created it.
         zones: of its partitions, as `topic_zones.stored_form` gives them; empty: none.
+        names: of its partitions, as `topic_names.stored_names` gives them; empty: none.
     """
 
     partitions: int
     incarnation: int
     zones: bytes = b""
+    names: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class Change:
 
     Attributes:
         name: of the topic.
-        topic: as it was stored, zones perhaps left out; None: it was removed.
+        topic: as it was stored, zones and names left out; None: it was removed.
         position: of its record.
     """
 
@@ -139,6 +152,8 @@ class Topics:
         kind = record.WhichOneof("kind")
         if kind == "topic_stored":
             self._stored(record.topic_stored, entry.position)
+        elif kind == "partitions_altered":
+            self._altered(record.partitions_altered, entry.position)
         elif kind == "topic_tombstone":
             self._removed(record.topic_tombstone, entry.position)
         elif kind == "snapshot":
@@ -164,8 +179,18 @@ class Topics:
         before = self.by_name.get(record.name)
         incarnation = position.offset if before is None else before.incarnation
         topic = StoredTopic(record.partitions, incarnation)
-        self.by_name[record.name] = replace(topic, zones=stored_form(record.zones))
+        names = stored_names(record.names) if before is None else before.names
+        self.by_name[record.name] = replace(topic, zones=stored_form(record.zones), names=names)
         self._note(record.change_id, Change(record.name, topic, position))
+
+    def _altered(self, record: records_pb2.PartitionsAltered, position: Position) -> None:
+        before = self.by_name.get(record.topic)
+        if before is None:
+            return  # only in a damaged log
+        names = altered(before.names, record)
+        topic = replace(before, partitions=number_of(names) or before.partitions, names=names)
+        self.by_name[record.topic] = topic
+        self._note(record.change_id, Change(record.topic, replace(topic, zones=b"", names=b""), position))
 
     def _removed(self, record: records_pb2.TopicTombstone, position: Position) -> None:
         self.by_name.pop(record.name, None)
@@ -199,7 +224,10 @@ class Topics:
             )
         answer, topic = change.answer, self.by_name.get(change.name)
         if topic is not None and answer.topic.incarnation == topic.incarnation:
-            answer.topic.MergeFrom(discovery_pb2.Topic(zones=zones_of(topic.zones)))  # as they are now
+            as_now = discovery_pb2.Topic(zones=zones_of(topic.zones), names=names_of(topic.names))
+            answer.topic.MergeFrom(as_now)
+            if topic.names:
+                answer.topic.partitions = topic.partitions
         return answer
 
     def stored(self, request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
@@ -224,7 +252,42 @@ class Topics:
             return records_pb2.Record(
                 topic_tombstone=records_pb2.TopicTombstone(name=name, change_id=request.change_id)
             )
+        if kind == "alter_partitions":
+            return self._alter_partitions(request, known)
         return self._alter(request, known)
+
+    def _alter_partitions(
+        self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic
+    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
+        wanted = request.alter_partitions
+        present = _topic(wanted.topic, known)
+        if not known.names:
+            problem = f"topic {wanted.topic!r} has numbered partitions: it was created without names"
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, present)
+        change = NamesChange(known.names, wanted)
+        if change.problem:
+            code = common_pb2.ERROR_CODE_INVALID_REQUEST
+            if change.missing:
+                code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+            return _refused(code, change.problem, present)
+        if change.record is None:
+            return metadata_pb2.ChangeTopicResponse(topic=present, version=self.version.to_proto())
+        if excess := self._names_excess(wanted.topic, altered(known.names, change.record)):
+            return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, excess, present)
+        change.record.change_id = request.change_id
+        return records_pb2.Record(critical=True, partitions_altered=change.record)
+
+    def _names_excess(self, name: str, names: bytes) -> str:
+        """Which limit of the catalog names of a topic exceed, for people; empty: none."""
+        all_names = [names, *(topic.names for other, topic in self.by_name.items() if other != name)]
+        if sum(map(len, all_names)) > MAX_ALL_NAMES_BYTES:
+            return f"the names of all topics would take more than {MAX_ALL_NAMES_BYTES:,} bytes"
+        if sum(len(removed_in(one)) for one in all_names if one) > MAX_REMOVED:
+            return (
+                f"the catalog has its limit of {MAX_REMOVED:,} removed partitions, whose numbers are kept "
+                "until their topics are deleted"
+            )
+        return ""
 
     def _alter(
         self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic
@@ -237,6 +300,9 @@ class Topics:
                 f"the topic has {known.partitions} partitions and cannot have fewer",
                 present,
             )
+        if wanted.HasField("names") or (known.names and wanted.partitions != known.partitions):
+            problem = "partitions with names are added with AlterPartitions: `muster topics add-partition`"
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, present)
         zones = stored_form(wanted.zones) if wanted.HasField("zones") else known.zones
         if wanted.partitions == known.partitions and zones == known.zones:
             return metadata_pb2.ChangeTopicResponse(topic=present, version=self.version.to_proto())
@@ -261,6 +327,20 @@ class Topics:
             return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, problem, None)
         return None
 
+    def _names_refused(self, topic: discovery_pb2.Topic) -> metadata_pb2.ChangeTopicResponse | None:
+        """The refusal of names that a new topic gives; None: they can be stored, or it gives none."""
+        if not topic.HasField("names"):
+            return None
+        feature = Feature.PARTITION_NAMES
+        if feature not in self.features:
+            problem = f"topic.names needs the feature {feature}: `muster features enable {feature}`"
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
+        if problem := names_problem(topic):
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
+        if excess := self._names_excess(topic.name, stored_names(topic.names)):
+            return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, f"topic.names: {excess}", None)
+        return None
+
     def _create(
         self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic | None
     ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
@@ -276,13 +356,18 @@ class Topics:
                 f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics; remove some first",
                 None,
             )
-        refusal = self._zones_refused(request.create, 0)
-        return refusal or _stored(request.create, stored_form(request.create.zones), request.change_id)
+        refusal = self._zones_refused(request.create, 0) or self._names_refused(request.create)
+        if refusal is not None:
+            return refusal
+        record = _stored(request.create, stored_form(request.create.zones), request.change_id)
+        if request.create.HasField("names"):
+            record.topic_stored.names.ParseFromString(stored_names(request.create.names))
+        return record
 
     def to_proto(self) -> metadata_pb2.TopicCatalog:
         """All topics, by name, and what was removed."""
         topics = [
-            _serialized(name, topic) if topic.zones else _without_zones(name, topic)
+            _serialized(name, topic) if topic.zones or topic.names else _plain(name, topic)
             for name, topic in sorted(self.by_name.items())
         ]
         catalog = metadata_pb2.TopicCatalog.FromString(b"".join(topics))
@@ -313,6 +398,7 @@ class Topics:
                         partitions=topic.partitions,
                         incarnation=topic.incarnation,
                         zones=zones_of(topic.zones),
+                        names=names_of(topic.names),
                     )
                     for name, topic in some
                 ]
@@ -343,7 +429,7 @@ class Topics:
             topics.deletions_since = max(topics.deletions_since, state.deletions_since)
             for topic in state.topics:
                 topics.by_name[topic.name] = StoredTopic(
-                    topic.partitions, topic.incarnation, stored_form(topic.zones)
+                    topic.partitions, topic.incarnation, stored_form(topic.zones), stored_names(topic.names)
                 )
             for deletion in state.deletions:
                 topics.deletions[deletion.name] = deletion.offset
@@ -364,12 +450,18 @@ def name_of(request: metadata_pb2.ChangeTopicRequest) -> str:
     kind = request.WhichOneof("change")
     if kind == "delete":
         return request.delete
+    if kind == "alter_partitions":
+        return request.alter_partitions.topic
     return request.alter.name if kind == "alter" else request.create.name
 
 
 def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
     return discovery_pb2.Topic(
-        name=name, partitions=topic.partitions, incarnation=topic.incarnation, zones=zones_of(topic.zones)
+        name=name,
+        partitions=topic.partitions,
+        incarnation=topic.incarnation,
+        zones=zones_of(topic.zones),
+        names=names_of(topic.names),
     )
 
 
@@ -378,8 +470,8 @@ def _serialized(name: str, topic: StoredTopic) -> bytes:
     return metadata_pb2.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
 
 
-_without_zones = lru_cache(maxsize=MAX_TOPICS)(_serialized)
-"""Cached, since each change sends watchers the whole catalog; zones may be large, so they are not."""
+_plain = lru_cache(maxsize=MAX_TOPICS)(_serialized)
+"""Cached, since each change sends watchers the whole catalog; zones and names may be large, and are not."""
 
 
 def _stored(topic: discovery_pb2.Topic, zones: bytes, change_id: bytes) -> records_pb2.Record:

@@ -208,6 +208,7 @@ class Offsets:
         group = self._context.groups.get(request.group_id)
         renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
         stored = None if commit is None else commit.offsets
+        removed = self._context.catalog.removed_places
         limit_bytes = self._context.config.offset_metadata_max_bytes
         for topic in request.topics:
             name = topic.name
@@ -219,6 +220,8 @@ class Offsets:
                 partition, metadata = entry.partition, entry.metadata
                 if utf8_bytes(metadata) > limit_bytes:
                     code = error_code.OFFSET_METADATA_TOO_LARGE
+                elif (name, partition) in removed:
+                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                 elif gone or (count is not None and partition >= count):
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                     # Whoever was given a partition may know of it before this coordinator does.
@@ -255,6 +258,7 @@ class Offsets:
         """Answers from what is acknowledged; the driver has passed the barrier."""
         response = OffsetFetchResponse()
         gone = frozenset[str]().union(*self._context.deletions)  # nobody sees half of a deletion
+        removed = self._context.catalog.removed_places
         for asked in request.groups:
             answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
             group = self._context.groups.get(asked.group_id) or self._context.held.get(asked.group_id)
@@ -266,9 +270,10 @@ class Offsets:
                 offsets = _NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
                 for partition in named:
-                    _add_offset(answer, partition, None if partition[0] in gone else offsets.get(partition))
+                    hidden = partition[0] in gone or partition in removed
+                    _add_offset(answer, partition, None if hidden else offsets.get(partition))
             elif group is not None:
-                self._fetch_all(group.offsets, asked, answer, gone)
+                self._fetch_all(group.offsets, asked, answer, gone, removed)
         self._context.reply(call.call_id, response)
 
     @staticmethod
@@ -277,8 +282,9 @@ class Offsets:
         asked: OffsetFetchRequest.Group,
         answer: OffsetFetchResponse.Group,
         gone: frozenset[str],
+        removed: frozenset[TopicPartition],
     ) -> None:
-        """Everything in order but what is of topics that are gone, or as much of it as a page has.
+        """Everything in order but what is of topics or partitions that are gone, or as much as a page has.
 
         That may be nothing yet: then it is asked for again, with the order made further.
         """
@@ -293,7 +299,7 @@ class Offsets:
             if not left or room_bytes <= 0:
                 answer.more = True
                 return
-            if partition[0] in gone:
+            if partition[0] in gone or partition in removed:
                 continue
             found = offsets.get(partition)
             _add_offset(answer, partition, found)

@@ -120,8 +120,12 @@ class PlanBounds:
             self._sums.clear()
         sums = self._sums.get(topics)
         if sums is None:
-            known = self._catalog.partitions
-            sizes = tuple((known[topic], utf8_bytes(topic)) for topic in topics if topic in known)
+            known = self._catalog
+            sizes = tuple(
+                (partitions, utf8_bytes(topic))
+                for topic in topics
+                if (partitions := known.number_of(topic)) is not None
+            )
             sums = self._sums[topics] = _Sums(
                 sum(partitions for partitions, _ in sizes),
                 sizes,

@@ -100,6 +100,10 @@ class Syncs:
                 text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
+            if (gone := plan.removed_of(self._context.catalog.removed)) is not None:
+                text = f"assignments: {gone[0]}/{gone[1]} is given, and was removed; read the topics again"
+                self._context.refuse(call.call_id, error_code.UNKNOWN_TOPIC_OR_PARTITION, text)
+                return
             claims = Claims(group.members.values(), limit)
             claims.withhold(plan, group.owners)
             to_release = claims.unmet(plan.assignments)

@@ -43,6 +43,8 @@ class TopicDeletions:
         """A snapshot was begun."""
         self._context.application.catalog_place = covered.catalog_place
         self._context.application.incarnations.update(covered.incarnations)
+        removed = {topic: frozenset(numbers) for topic, numbers in covered.removed}
+        self._context.application.removed.update(removed)
 
     def carry_out(self, event: TopicsChanged) -> None:
         """Takes in the catalog, and removes what is of topics that were deleted since."""

@@ -1,6 +1,6 @@
 """What the leader of a group hands in: who is to own what."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
@@ -61,6 +61,18 @@ class Plan:
         del message.partitions[:]
         message.partitions.extend(left_topics)
         self.assignments[member_id] = message.SerializeToString(deterministic=True)
+
+    def removed_of(self, removed: Mapping[str, Collection[int]]) -> TopicPartition | None:
+        """A partition that is given and was removed, by topic and number; None: there is none.
+
+        Args:
+            removed: numbers of removed partitions by topic.
+        """
+        for topic in removed.keys() & self._numbers.keys():
+            for number in self._numbers[topic]:
+                if number in removed[topic]:
+                    return topic, number
+        return None
 
     def given_twice(self, member_ids: Iterable[str]) -> TopicPartition | None:
         """A partition that two members are given, or one twice; None: there is none."""

@@ -37,7 +37,7 @@ _UNAVAILABLE = metadata_pb2.ChangeTopicResponse(
 )
 _UNSETTLED = metadata_pb2.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
-    error_message="not every coordinator knows yet that the topic was deleted; try again",
+    error_message="not every coordinator knows yet what was deleted; try again",
     pending=True,
 )
 _NOT_WRITER = metadata_pb2.ChangeTopicResponse(
@@ -166,8 +166,8 @@ class CatalogLog:
     ) -> metadata_pb2.ChangeTopicResponse:
         """Carries out a change, once for each id; returns after a majority has it.
 
-        A deletion is answered, and a topic of the same name created, only when every coordinator that may
-        answer calls has applied the deletion.
+        A deletion, of partitions too, is answered, and a topic of the same name created, only when every
+        coordinator that may answer calls has applied the deletion.
 
         Args:
             request: the change.
@@ -286,7 +286,8 @@ class CatalogLog:
         self, request: metadata_pb2.ChangeTopicRequest, answer: metadata_pb2.ChangeTopicResponse
     ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
         """The answer to a change, unless it is a deletion that some coordinator may not have applied."""
-        removed = answer.version.offset if request.HasField("delete") else 0
+        deletes = request.HasField("delete") or bool(request.alter_partitions.remove)
+        removed = answer.version.offset if deletes else 0
         return await self._unsettled(removed, answer) if self._is_unsettled(removed) else answer
 
     def _is_unsettled(self, removed: int) -> bool:

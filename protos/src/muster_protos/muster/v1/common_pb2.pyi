@@ -362,6 +362,54 @@ class TopicZones(_message.Message):
 Global___TopicZones: _TypeAlias = TopicZones  # noqa: Y015
 
 @_typing.final
+class PartitionNames(_message.Message):
+    """What the partitions of a topic are called. Assignments, commits and all else give them by their numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Partition(_message.Message):
+        """A partition; empty: it was removed, and its number is never used again."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        WEIGHT_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """Its name, by the rule for names of topics; each once among those that there are."""
+        weight: _builtins.int
+        """How much work it is beside the others, 1 to 1,000,000. 0: 1."""
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            weight: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "weight", b"weight"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionNames.Partition]:
+        """By number, from 0."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionNames.Partition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionNames: _TypeAlias = PartitionNames  # noqa: Y015
+
+@_typing.final
 class Subscription(_message.Message):
     """What a member wants and has: the published form of a protocol's `metadata` in groups of protocol
     type `consumer`. Foreign bytes pass as well, but then nobody can explain the group.

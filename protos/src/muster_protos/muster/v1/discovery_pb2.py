@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19muster/v1/discovery.proto\x12\tmuster.v1\x1a\x16muster/v1/common.proto\"@\n\x16\x46indCoordinatorRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\x12\x13\n\x0bseen_epochs\x18\x02 \x03(\x04\"\xf5\x01\n\x17\x46indCoordinatorResponse\x12:\n\x07results\x18\x01 \x03(\x0b\x32).muster.v1.FindCoordinatorResponse.Result\x12\x13\n\x0bview_age_ms\x18\n \x01(\x04\x1a\x88\x01\n\x06Result\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12(\n\nerror_code\x18\x02 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12+\n\x0b\x63oordinator\x18\x03 \x01(\x0b\x32\x16.muster.v1.Coordinator\x12\x15\n\rerror_message\x18\x04 \x01(\t\"{\n\x0f\x43oordinatorNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12*\n\x05state\x18\x04 \x01(\x0e\x32\x1b.muster.v1.CoordinatorState\x12\x0f\n\x07version\x18\x05 \x01(\t\"R\n\nShardOwner\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07serving\x18\x04 \x01(\x08\"<\n\x07LogNode\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\xc3\x01\n\x07\x43luster\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bshard_count\x18\x02 \x01(\r\x12\x30\n\x0c\x63oordinators\x18\x03 \x03(\x0b\x32\x1a.muster.v1.CoordinatorNode\x12%\n\x06shards\x18\x04 \x03(\x0b\x32\x15.muster.v1.ShardOwner\x12%\n\tlog_nodes\x18\x05 \x03(\x0b\x32\x12.muster.v1.LogNode\x12\x0f\n\x07version\x18\x06 \x01(\x04\"\x18\n\x16\x44\x65scribeClusterRequest\"S\n\x17\x44\x65scribeClusterResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\x12\x13\n\x0bview_age_ms\x18\n \x01(\x04\"\x15\n\x13WatchClusterRequest\";\n\x14WatchClusterResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\"d\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12$\n\x05zones\x18\x04 \x01(\x0b\x32\x15.muster.v1.TopicZones\"\"\n\x11ListTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"O\n\x12ListTopicsResponse\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.muster.v1.Topic\x12\x17\n\x0f\x63\x61talog_version\x18\x02 \x01(\x04\"I\n\x12\x43reateTopicRequest\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x90\x01\n\x13\x43reateTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x04 \x01(\x04\"H\n\x11\x41lterTopicRequest\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x8f\x01\n\x12\x41lterTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x04 \x01(\x04\"6\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"o\n\x13\x44\x65leteTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x15\n\rerror_message\x18\x02 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x03 \x01(\x04*\x8d\x01\n\x10\x43oordinatorState\x12!\n\x1d\x43OORDINATOR_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43OORDINATOR_STATE_LIVE\x10\x01\x12\x1e\n\x1a\x43OORDINATOR_STATE_DRAINING\x10\x02\x12\x1a\n\x16\x43OORDINATOR_STATE_DEAD\x10\x03\x32\xd6\x04\n\x1b\x43oordinatorDiscoveryService\x12X\n\x0f\x46indCoordinator\x12!.muster.v1.FindCoordinatorRequest\x1a\".muster.v1.FindCoordinatorResponse\x12X\n\x0f\x44\x65scribeCluster\x12!.muster.v1.DescribeClusterRequest\x1a\".muster.v1.DescribeClusterResponse\x12Q\n\x0cWatchCluster\x12\x1e.muster.v1.WatchClusterRequest\x1a\x1f.muster.v1.WatchClusterResponse0\x01\x12I\n\nListTopics\x12\x1c.muster.v1.ListTopicsRequest\x1a\x1d.muster.v1.ListTopicsResponse\x12L\n\x0b\x43reateTopic\x12\x1d.muster.v1.CreateTopicRequest\x1a\x1e.muster.v1.CreateTopicResponse\x12I\n\nAlterTopic\x12\x1c.muster.v1.AlterTopicRequest\x1a\x1d.muster.v1.AlterTopicResponse\x12L\n\x0b\x44\x65leteTopic\x12\x1d.muster.v1.DeleteTopicRequest\x1a\x1e.muster.v1.DeleteTopicResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19muster/v1/discovery.proto\x12\tmuster.v1\x1a\x16muster/v1/common.proto\"@\n\x16\x46indCoordinatorRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\x12\x13\n\x0bseen_epochs\x18\x02 \x03(\x04\"\xf5\x01\n\x17\x46indCoordinatorResponse\x12:\n\x07results\x18\x01 \x03(\x0b\x32).muster.v1.FindCoordinatorResponse.Result\x12\x13\n\x0bview_age_ms\x18\n \x01(\x04\x1a\x88\x01\n\x06Result\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12(\n\nerror_code\x18\x02 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12+\n\x0b\x63oordinator\x18\x03 \x01(\x0b\x32\x16.muster.v1.Coordinator\x12\x15\n\rerror_message\x18\x04 \x01(\t\"{\n\x0f\x43oordinatorNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12*\n\x05state\x18\x04 \x01(\x0e\x32\x1b.muster.v1.CoordinatorState\x12\x0f\n\x07version\x18\x05 \x01(\t\"R\n\nShardOwner\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07serving\x18\x04 \x01(\x08\"<\n\x07LogNode\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\xc3\x01\n\x07\x43luster\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bshard_count\x18\x02 \x01(\r\x12\x30\n\x0c\x63oordinators\x18\x03 \x03(\x0b\x32\x1a.muster.v1.CoordinatorNode\x12%\n\x06shards\x18\x04 \x03(\x0b\x32\x15.muster.v1.ShardOwner\x12%\n\tlog_nodes\x18\x05 \x03(\x0b\x32\x12.muster.v1.LogNode\x12\x0f\n\x07version\x18\x06 \x01(\x04\"\x18\n\x16\x44\x65scribeClusterRequest\"S\n\x17\x44\x65scribeClusterResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\x12\x13\n\x0bview_age_ms\x18\n \x01(\x04\"\x15\n\x13WatchClusterRequest\";\n\x14WatchClusterResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\"\x8e\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12$\n\x05zones\x18\x04 \x01(\x0b\x32\x15.muster.v1.TopicZones\x12(\n\x05names\x18\x05 \x01(\x0b\x32\x19.muster.v1.PartitionNames\"\"\n\x11ListTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"O\n\x12ListTopicsResponse\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.muster.v1.Topic\x12\x17\n\x0f\x63\x61talog_version\x18\x02 \x01(\x04\"I\n\x12\x43reateTopicRequest\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x90\x01\n\x13\x43reateTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x04 \x01(\x04\"H\n\x11\x41lterTopicRequest\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x8f\x01\n\x12\x41lterTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x04 \x01(\x04\"}\n\x16\x41lterPartitionsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x30\n\x03put\x18\x02 \x03(\x0b\x32#.muster.v1.PartitionNames.Partition\x12\x0e\n\x06remove\x18\x03 \x03(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"\x94\x01\n\x17\x41lterPartitionsResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x04 \x01(\x04\"6\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"o\n\x13\x44\x65leteTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x15\n\rerror_message\x18\x02 \x01(\t\x12\x17\n\x0f\x63\x61talog_version\x18\x03 \x01(\x04*\x8d\x01\n\x10\x43oordinatorState\x12!\n\x1d\x43OORDINATOR_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43OORDINATOR_STATE_LIVE\x10\x01\x12\x1e\n\x1a\x43OORDINATOR_STATE_DRAINING\x10\x02\x12\x1a\n\x16\x43OORDINATOR_STATE_DEAD\x10\x03\x32\xb0\x05\n\x1b\x43oordinatorDiscoveryService\x12X\n\x0f\x46indCoordinator\x12!.muster.v1.FindCoordinatorRequest\x1a\".muster.v1.FindCoordinatorResponse\x12X\n\x0f\x44\x65scribeCluster\x12!.muster.v1.DescribeClusterRequest\x1a\".muster.v1.DescribeClusterResponse\x12Q\n\x0cWatchCluster\x12\x1e.muster.v1.WatchClusterRequest\x1a\x1f.muster.v1.WatchClusterResponse0\x01\x12I\n\nListTopics\x12\x1c.muster.v1.ListTopicsRequest\x1a\x1d.muster.v1.ListTopicsResponse\x12L\n\x0b\x43reateTopic\x12\x1d.muster.v1.CreateTopicRequest\x1a\x1e.muster.v1.CreateTopicResponse\x12I\n\nAlterTopic\x12\x1c.muster.v1.AlterTopicRequest\x1a\x1d.muster.v1.AlterTopicResponse\x12X\n\x0f\x41lterPartitions\x12!.muster.v1.AlterPartitionsRequest\x1a\".muster.v1.AlterPartitionsResponse\x12L\n\x0b\x44\x65leteTopic\x12\x1d.muster.v1.DeleteTopicRequest\x1a\x1e.muster.v1.DeleteTopicResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.v1.discovery_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COORDINATORSTATE']._serialized_start=1873
-  _globals['_COORDINATORSTATE']._serialized_end=2014
+  _globals['_COORDINATORSTATE']._serialized_start=2194
+  _globals['_COORDINATORSTATE']._serialized_end=2335
   _globals['_FINDCOORDINATORREQUEST']._serialized_start=64
   _globals['_FINDCOORDINATORREQUEST']._serialized_end=128
   _globals['_FINDCOORDINATORRESPONSE']._serialized_start=131
@@ -56,24 +56,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHCLUSTERREQUEST']._serialized_end=979
   _globals['_WATCHCLUSTERRESPONSE']._serialized_start=981
   _globals['_WATCHCLUSTERRESPONSE']._serialized_end=1040
-  _globals['_TOPIC']._serialized_start=1042
-  _globals['_TOPIC']._serialized_end=1142
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1144
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1178
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1180
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=1259
-  _globals['_CREATETOPICREQUEST']._serialized_start=1261
-  _globals['_CREATETOPICREQUEST']._serialized_end=1334
-  _globals['_CREATETOPICRESPONSE']._serialized_start=1337
-  _globals['_CREATETOPICRESPONSE']._serialized_end=1481
-  _globals['_ALTERTOPICREQUEST']._serialized_start=1483
-  _globals['_ALTERTOPICREQUEST']._serialized_end=1555
-  _globals['_ALTERTOPICRESPONSE']._serialized_start=1558
-  _globals['_ALTERTOPICRESPONSE']._serialized_end=1701
-  _globals['_DELETETOPICREQUEST']._serialized_start=1703
-  _globals['_DELETETOPICREQUEST']._serialized_end=1757
-  _globals['_DELETETOPICRESPONSE']._serialized_start=1759
-  _globals['_DELETETOPICRESPONSE']._serialized_end=1870
-  _globals['_COORDINATORDISCOVERYSERVICE']._serialized_start=2017
-  _globals['_COORDINATORDISCOVERYSERVICE']._serialized_end=2615
+  _globals['_TOPIC']._serialized_start=1043
+  _globals['_TOPIC']._serialized_end=1185
+  _globals['_LISTTOPICSREQUEST']._serialized_start=1187
+  _globals['_LISTTOPICSREQUEST']._serialized_end=1221
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=1223
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=1302
+  _globals['_CREATETOPICREQUEST']._serialized_start=1304
+  _globals['_CREATETOPICREQUEST']._serialized_end=1377
+  _globals['_CREATETOPICRESPONSE']._serialized_start=1380
+  _globals['_CREATETOPICRESPONSE']._serialized_end=1524
+  _globals['_ALTERTOPICREQUEST']._serialized_start=1526
+  _globals['_ALTERTOPICREQUEST']._serialized_end=1598
+  _globals['_ALTERTOPICRESPONSE']._serialized_start=1601
+  _globals['_ALTERTOPICRESPONSE']._serialized_end=1744
+  _globals['_ALTERPARTITIONSREQUEST']._serialized_start=1746
+  _globals['_ALTERPARTITIONSREQUEST']._serialized_end=1871
+  _globals['_ALTERPARTITIONSRESPONSE']._serialized_start=1874
+  _globals['_ALTERPARTITIONSRESPONSE']._serialized_end=2022
+  _globals['_DELETETOPICREQUEST']._serialized_start=2024
+  _globals['_DELETETOPICREQUEST']._serialized_end=2078
+  _globals['_DELETETOPICRESPONSE']._serialized_start=2080
+  _globals['_DELETETOPICRESPONSE']._serialized_end=2191
+  _globals['_COORDINATORDISCOVERYSERVICE']._serialized_start=2338
+  _globals['_COORDINATORDISCOVERYSERVICE']._serialized_end=3026
 # @@protoc_insertion_point(module_scope)

@@ -390,10 +390,11 @@ class Topic(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     ZONES_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 249 letters, digits, `.`, `_` and `-`; not `.` or `..`."""
     partitions: _builtins.int
-    """Number of partitions, 1 to 100,000."""
+    """Number of partitions, 1 to 100,000; of a topic with names those that were removed included."""
     incarnation: _builtins.int
     """Number of this topic among all that were ever created, in answers: another topic of the same name, created after
     this one was removed, has a higher one. 0: not told. Ignored in requests.
@@ -404,6 +405,13 @@ class Topic(_message.Message):
         `partition-zones` is enabled. In AlterTopic: unset leaves them as they are, and no zones removes them.
         """
 
+    @_builtins.property
+    def names(self) -> _common_pb2.PartitionNames:
+        """Names of its partitions, as many as `partitions`; unset: they have numbers alone. Those of a topic take at most 256 KiB,
+        and those of all 1 MiB. In CreateTopic: refused with INVALID_REQUEST before the feature `partition-names` is
+        enabled. In AlterTopic: refused; AlterPartitions changes them.
+        """
+
     def __init__(
         self,
         *,
@@ -411,10 +419,11 @@ class Topic(_message.Message):
         partitions: _builtins.int = ...,
         incarnation: _builtins.int = ...,
         zones: _common_pb2.TopicZones | None = ...,
+        names: _common_pb2.PartitionNames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "zones", b"zones"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "names", b"names", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -607,6 +616,86 @@ class AlterTopicResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AlterTopicResponse: _TypeAlias = AlterTopicResponse  # noqa: Y015
+
+@_typing.final
+class AlterPartitionsRequest(_message.Message):
+    """Asks to change the partitions of a topic with names: all of it is done, or nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PUT_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Name of the topic."""
+    request_id: _builtins.str
+    """Id of the change, at most 255 bytes, the same in every repeat of it, through any instance: it is carried out once.
+    Empty: one is made for this call.
+    """
+    @_builtins.property
+    def put(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionNames.Partition]:
+        """Partitions that it is to have: a name that it does not have gets the next number, another one
+        this weight; 0 leaves the one that it has.
+        """
+
+    @_builtins.property
+    def remove(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the partitions to remove. What groups committed in them goes; a name may be put again later, with another number."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        put: _abc.Iterable[_common_pb2.PartitionNames.Partition] | None = ...,
+        remove: _abc.Iterable[_builtins.str] | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["put", b"put", "remove", b"remove", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterPartitionsRequest: _TypeAlias = AlterPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class AlterPartitionsResponse(_message.Message):
+    """Result of changing partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    CATALOG_VERSION_FIELD_NUMBER: _builtins.int
+    error_code: _common_pb2.ErrorCode.ValueType
+    """NONE, UNKNOWN_TOPIC_OR_PARTITION (no such topic, or no partition to remove), INVALID_REQUEST (names or weights that cannot
+    be, or the topic has none), POLICY_VIOLATION (a limit) or COORDINATOR_NOT_AVAILABLE.
+    """
+    error_message: _builtins.str
+    """Explanation for people; empty without an error."""
+    catalog_version: _builtins.int
+    """With NONE: version of the catalog that has the change first, see `ListTopicsResponse.catalog_version`. 0: not told."""
+    @_builtins.property
+    def topic(self) -> Global___Topic:
+        """The topic as stored."""
+
+    def __init__(
+        self,
+        *,
+        error_code: _common_pb2.ErrorCode.ValueType = ...,
+        topic: Global___Topic | None = ...,
+        error_message: _builtins.str = ...,
+        catalog_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_version", b"catalog_version", "error_code", b"error_code", "error_message", b"error_message", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterPartitionsResponse: _TypeAlias = AlterPartitionsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteTopicRequest(_message.Message):

@@ -65,6 +65,11 @@ class CoordinatorDiscoveryServiceStub(object):
                 request_serializer=muster_dot_v1_dot_discovery__pb2.AlterTopicRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_discovery__pb2.AlterTopicResponse.FromString,
                 _registered_method=True)
+        self.AlterPartitions = channel.unary_unary(
+                '/muster.v1.CoordinatorDiscoveryService/AlterPartitions',
+                request_serializer=muster_dot_v1_dot_discovery__pb2.AlterPartitionsRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_discovery__pb2.AlterPartitionsResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/muster.v1.CoordinatorDiscoveryService/DeleteTopic',
                 request_serializer=muster_dot_v1_dot_discovery__pb2.DeleteTopicRequest.SerializeToString,
@@ -118,6 +123,13 @@ class CoordinatorDiscoveryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterPartitions(self, request, context):
+        """Adds, weighs and removes partitions of a topic whose partitions have names. Groups that subscribe to it rebalance.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Removes a topic.
         """
@@ -157,6 +169,11 @@ def add_CoordinatorDiscoveryServiceServicer_to_server(servicer, server):
                     servicer.AlterTopic,
                     request_deserializer=muster_dot_v1_dot_discovery__pb2.AlterTopicRequest.FromString,
                     response_serializer=muster_dot_v1_dot_discovery__pb2.AlterTopicResponse.SerializeToString,
+            ),
+            'AlterPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartitions,
+                    request_deserializer=muster_dot_v1_dot_discovery__pb2.AlterPartitionsRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_discovery__pb2.AlterPartitionsResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -327,6 +344,33 @@ class CoordinatorDiscoveryService(object):
             '/muster.v1.CoordinatorDiscoveryService/AlterTopic',
             muster_dot_v1_dot_discovery__pb2.AlterTopicRequest.SerializeToString,
             muster_dot_v1_dot_discovery__pb2.AlterTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.CoordinatorDiscoveryService/AlterPartitions',
+            muster_dot_v1_dot_discovery__pb2.AlterPartitionsRequest.SerializeToString,
+            muster_dot_v1_dot_discovery__pb2.AlterPartitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class CoordinatorDiscoveryServiceStub:
     """Adds a topic. Answers after it is stored."""
     AlterTopic: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.AlterTopicRequest, _discovery_pb2.AlterTopicResponse]
     """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance."""
+    AlterPartitions: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.AlterPartitionsRequest, _discovery_pb2.AlterPartitionsResponse]
+    """Adds, weighs and removes partitions of a topic whose partitions have names. Groups that subscribe to it rebalance."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.DeleteTopicRequest, _discovery_pb2.DeleteTopicResponse]
     """Removes a topic."""
 
@@ -65,6 +67,8 @@ class CoordinatorDiscoveryServiceAsyncStub(CoordinatorDiscoveryServiceStub):
     """Adds a topic. Answers after it is stored."""
     AlterTopic: _aio.UnaryUnaryMultiCallable[_discovery_pb2.AlterTopicRequest, _discovery_pb2.AlterTopicResponse]  # type: ignore[assignment]
     """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance."""
+    AlterPartitions: _aio.UnaryUnaryMultiCallable[_discovery_pb2.AlterPartitionsRequest, _discovery_pb2.AlterPartitionsResponse]  # type: ignore[assignment]
+    """Adds, weighs and removes partitions of a topic whose partitions have names. Groups that subscribe to it rebalance."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_discovery_pb2.DeleteTopicRequest, _discovery_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     """Removes a topic."""
 
@@ -118,6 +122,14 @@ class CoordinatorDiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_discovery_pb2.AlterTopicResponse, _abc.Awaitable[_discovery_pb2.AlterTopicResponse]]:
         """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance."""
+
+    @_abc_1.abstractmethod
+    def AlterPartitions(
+        self,
+        request: _discovery_pb2.AlterPartitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_discovery_pb2.AlterPartitionsResponse, _abc.Awaitable[_discovery_pb2.AlterPartitionsResponse]]:
+        """Adds, weighs and removes partitions of a topic whose partitions have names. Groups that subscribe to it rebalance."""
 
     @_abc_1.abstractmethod
     def DeleteTopic(

@@ -1193,6 +1193,7 @@ class ChangeTopicRequest(_message.Message):
     CREATE_FIELD_NUMBER: _builtins.int
     ALTER_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
+    ALTER_PARTITIONS_FIELD_NUMBER: _builtins.int
     CHANGE_ID_FIELD_NUMBER: _builtins.int
     ONLY_WRITER_FIELD_NUMBER: _builtins.int
     delete: _builtins.str
@@ -1209,20 +1210,25 @@ class ChangeTopicRequest(_message.Message):
     def alter(self) -> _discovery_pb2.Topic:
         """Raise its number of partitions."""
 
+    @_builtins.property
+    def alter_partitions(self) -> _discovery_pb2.AlterPartitionsRequest:
+        """Change its partitions; its `request_id` says nothing here."""
+
     def __init__(
         self,
         *,
         create: _discovery_pb2.Topic | None = ...,
         alter: _discovery_pb2.Topic | None = ...,
         delete: _builtins.str = ...,
+        alter_partitions: _discovery_pb2.AlterPartitionsRequest | None = ...,
         change_id: _builtins.bytes = ...,
         only_writer: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "change", b"change", "create", b"create", "delete", b"delete"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "alter_partitions", b"alter_partitions", "change", b"change", "create", b"create", "delete", b"delete"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "change", b"change", "change_id", b"change_id", "create", b"create", "delete", b"delete", "only_writer", b"only_writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "alter_partitions", b"alter_partitions", "change", b"change", "change_id", b"change_id", "create", b"create", "delete", b"delete", "only_writer", b"only_writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["create", "alter", "delete"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["create", "alter", "delete", "alter_partitions"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 

@@ -42,8 +42,10 @@ class Record(_message.Message):
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPICS_SEEN_FIELD_NUMBER: _builtins.int
+    PARTITIONS_REMOVED_FIELD_NUMBER: _builtins.int
     TOPIC_STORED_FIELD_NUMBER: _builtins.int
     TOPIC_TOMBSTONE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_ALTERED_FIELD_NUMBER: _builtins.int
     NODE_REPLACED_FIELD_NUMBER: _builtins.int
     FEATURE_ENABLED_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
@@ -100,12 +102,20 @@ class Record(_message.Message):
         """The deletions of topics that the shard has carried out."""
 
     @_builtins.property
+    def partitions_removed(self) -> Global___PartitionsRemoved:
+        """Partitions that were removed from the catalog. Always critical."""
+
+    @_builtins.property
     def topic_stored(self) -> Global___TopicStored:
         """Catalog: a topic was created or changed."""
 
     @_builtins.property
     def topic_tombstone(self) -> Global___TopicTombstone:
         """Catalog: a topic was removed."""
+
+    @_builtins.property
+    def partitions_altered(self) -> Global___PartitionsAltered:
+        """Catalog: partitions of a topic with names were changed. Always critical."""
 
     @_builtins.property
     def node_replaced(self) -> Global___NodeReplaced:
@@ -136,17 +146,19 @@ class Record(_message.Message):
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topics_seen: Global___TopicsSeen | None = ...,
+        partitions_removed: Global___PartitionsRemoved | None = ...,
         topic_stored: Global___TopicStored | None = ...,
         topic_tombstone: Global___TopicTombstone | None = ...,
+        partitions_altered: Global___PartitionsAltered | None = ...,
         node_replaced: Global___NodeReplaced | None = ...,
         feature_enabled: Global___FeatureEnabled | None = ...,
         restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "restored", b"restored", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "restored", b"restored", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topics_seen", "topic_stored", "topic_tombstone", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -831,6 +843,32 @@ class TopicsSeen(_message.Message):
 Global___TopicsSeen: _TypeAlias = TopicsSeen  # noqa: Y015
 
 @_typing.final
+class PartitionsRemoved(_message.Message):
+    """Partitions that were removed from the catalog, of topics that a group of the shard knew: from here on nobody is given them,
+    and nothing is committed in them, until `TopicsSeen` says that their topic was deleted. Feature `partition-names`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
+        """The partitions that no record of this kind named before."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_common_pb2.TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionsRemoved: _TypeAlias = PartitionsRemoved  # noqa: Y015
+
+@_typing.final
 class TopicIncarnation(_message.Message):
     """Which topic of a name."""
 
@@ -868,6 +906,7 @@ class TopicStored(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CHANGE_ID_FIELD_NUMBER: _builtins.int
     ZONES_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     partitions: _builtins.int
@@ -878,6 +917,12 @@ class TopicStored(_message.Message):
     def zones(self) -> _common_pb2.TopicZones:
         """Zones of its partitions, ascending by name, partitions ascending; unset: it has none. Feature `partition-zones`."""
 
+    @_builtins.property
+    def names(self) -> _common_pb2.PartitionNames:
+        """Names of its partitions, where it is created with names; later ones come with `PartitionsAltered`. Feature
+        `partition-names`.
+        """
+
     def __init__(
         self,
         *,
@@ -885,14 +930,81 @@ class TopicStored(_message.Message):
         partitions: _builtins.int = ...,
         change_id: _builtins.bytes = ...,
         zones: _common_pb2.TopicZones | None = ...,
+        names: _common_pb2.PartitionNames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "zones", b"zones"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "name", b"name", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "name", b"name", "names", b"names", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicStored: _TypeAlias = TopicStored  # noqa: Y015
+
+@_typing.final
+class PartitionsAltered(_message.Message):
+    """Partitions of a topic with names were added, weighed or removed. Feature `partition-names`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Put(_message.Message):
+        """A partition that was added, or got another weight."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NUMBER_FIELD_NUMBER: _builtins.int
+        NAME_FIELD_NUMBER: _builtins.int
+        WEIGHT_FIELD_NUMBER: _builtins.int
+        number: _builtins.int
+        """Its number; that of an added one follows the highest."""
+        name: _builtins.str
+        """Its name."""
+        weight: _builtins.int
+        """Its weight; 0: 1."""
+        def __init__(
+            self,
+            *,
+            number: _builtins.int = ...,
+            name: _builtins.str = ...,
+            weight: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number", "weight", b"weight"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PUT_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    CHANGE_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Name of the topic."""
+    change_id: _builtins.bytes
+    """Id of the change, 16 bytes; empty: it has none."""
+    @_builtins.property
+    def put(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionsAltered.Put]:
+        """What was added or weighed, by number."""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of those that were removed, ascending."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        put: _abc.Iterable[Global___PartitionsAltered.Put] | None = ...,
+        removed: _abc.Iterable[_builtins.int] | None = ...,
+        change_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "put", b"put", "removed", b"removed", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionsAltered: _TypeAlias = PartitionsAltered  # noqa: Y015
 
 @_typing.final
 class TopicTombstone(_message.Message):

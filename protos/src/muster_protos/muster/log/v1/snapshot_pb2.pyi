@@ -130,6 +130,7 @@ class SnapshotHeader(_message.Message):
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     INCARNATIONS_FIELD_NUMBER: _builtins.int
     CATALOG_EPOCH_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Layout; a reader that does not know it must not use the snapshot. Now 1."""
     shard: _builtins.int
@@ -160,6 +161,10 @@ class SnapshotHeader(_message.Message):
     def incarnations(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.TopicIncarnation]:
         """The topics that offsets and assignments here belong to, by name, as the records of TopicsSeen say."""
 
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
+        """Partitions that were removed, as the records of PartitionsRemoved say, by topic, ascending."""
+
     def __init__(
         self,
         *,
@@ -172,10 +177,11 @@ class SnapshotHeader(_message.Message):
         catalog_offset: _builtins.int = ...,
         incarnations: _abc.Iterable[_records_pb2.TopicIncarnation] | None = ...,
         catalog_epoch: _builtins.int = ...,
+        removed: _abc.Iterable[_common_pb2.TopicPartitions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "incarnations", b"incarnations", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "incarnations", b"incarnations", "milestones", b"milestones", "previous_upto", b"previous_upto", "removed", b"removed", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -481,6 +487,7 @@ class CatalogState(_message.Message):
         PARTITIONS_FIELD_NUMBER: _builtins.int
         INCARNATION_FIELD_NUMBER: _builtins.int
         ZONES_FIELD_NUMBER: _builtins.int
+        NAMES_FIELD_NUMBER: _builtins.int
         name: _builtins.str
         """Its name."""
         partitions: _builtins.int
@@ -491,6 +498,10 @@ class CatalogState(_message.Message):
         def zones(self) -> _common_pb2.TopicZones:
             """Zones of its partitions, as in `TopicStored`."""
 
+        @_builtins.property
+        def names(self) -> _common_pb2.PartitionNames:
+            """Names of its partitions; unset: they have numbers alone."""
+
         def __init__(
             self,
             *,
@@ -498,10 +509,11 @@ class CatalogState(_message.Message):
             partitions: _builtins.int = ...,
             incarnation: _builtins.int = ...,
             zones: _common_pb2.TopicZones | None = ...,
+            names: _common_pb2.PartitionNames | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "zones", b"zones"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "names", b"names", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,78 @@
+"""G17: what the log says of partitions that were removed from the catalog."""
+
+from collections.abc import Iterable, Mapping
+
+from muster_protos.limits import topic_of
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.log.record_run import COMMIT, RecordRun
+from muster_core.position import Position
+from muster_core.state.published import TopicPartition, partitions_in
+
+_NOTED = "partitions_removed"
+
+
+class RemovalChecker:
+    """Follows which partitions were removed, and looks for what is given or committed of them later.
+
+    Args:
+        findings: where the results go.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._removed: set[TopicPartition] = set()
+
+    def begin_with(self, removed: Mapping[str, Iterable[int]]) -> None:
+        """Takes over what a snapshot says, by topic."""
+        self._removed |= {(topic, number) for topic, numbers in removed.items() for number in numbers}
+
+    def add_run(self, run: RecordRun) -> None:
+        """Takes the next records."""
+        self._findings.checked["G17"] += len(run)
+        if not self._removed and _NOTED not in run.kinds:
+            return
+        commits = self._may_commit_in_one(run)
+        for index, kind in enumerate(run.kinds):
+            if kind == COMMIT:
+                if commits:
+                    self._commit(run.position(index), records_pb2.Record.FromString(run.datas[index]))
+            elif kind == _NOTED:
+                topics = run.others[index].partitions_removed.topics
+                self._removed |= {(entry.topic, number) for entry in topics for number in entry.partitions}
+            elif kind == "topics_seen":
+                deleted = frozenset(run.others[index].topics_seen.topics)
+                self._removed = {partition for partition in self._removed if partition[0] not in deleted}
+            elif kind == "assignment_committed":
+                self._assignment(run.position(index), run.others[index].assignment_committed)
+
+    def _may_commit_in_one(self, run: RecordRun) -> bool:
+        """Whether a commit may be about a removed partition; nearly always none is."""
+        noted = [run.others[index] for index, kind in enumerate(run.kinds) if kind == _NOTED]
+        topics = {topic for topic, _ in self._removed}
+        topics |= {entry.topic for record in noted for entry in record.partitions_removed.topics}
+        return not topics.isdisjoint(map(topic_of, set(run.commits.topics)))
+
+    def _commit(self, position: Position, record: records_pb2.Record) -> None:
+        commit = record.offset_committed
+        wrong = [
+            f"{entry.topic}/{entry.partition}"
+            for entry in commit.offsets
+            if (topic_of(entry.topic), entry.partition) in self._removed
+        ]
+        if wrong:
+            self._broke(position, f"group {commit.group_id!r} commits in {wrong[:5]}")
+
+    def _assignment(self, position: Position, message: records_pb2.AssignmentCommitted) -> None:
+        wrong = [
+            f"{row.member_id} is given {topic}/{number}"
+            for row in message.members
+            for topic, number in partitions_in(row.assignment)
+            if (topic, number) in self._removed
+        ]
+        if wrong:
+            self._broke(position, f"group {message.group_id!r}, generation {message.generation}: {wrong[:5]}")
+
+    def _broke(self, position: Position, text: str) -> None:
+        self._findings.broke("G17", position, f"{text}, which was removed before")

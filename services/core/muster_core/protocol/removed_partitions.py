@@ -1,0 +1,83 @@
+"""Removals of partitions, carried out in the groups of a shard."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from muster_protos.limits import topic_of
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.tombstones import offset_tombstones
+from muster_core.state.published import TopicPartition
+
+_STEP_BYTES = 1 << 18
+
+
+class RemovedPartitions:
+    """Removes what groups committed in partitions that the catalog has removed (docs/safety.md, `TOP-19`).
+
+    The number of a removed partition is never used again while its topic is there. So this may be done any
+    number of times, and what the catalog says decides alone what is refused.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._carried_out: frozenset[TopicPartition] = frozenset()
+
+    def carry_out(self) -> None:
+        """Removes the offsets of what was removed since; what a log that was just read has of it too."""
+        removed = self._context.catalog.removed_places
+        if removed is self._carried_out:
+            return
+        new, self._carried_out = removed - self._carried_out, removed
+        records = list(self._tombstones(new)) if new else []
+        if note := self._note(new):
+            records.append(note)
+        if records:
+            self._context.append(records, _nothing, step_bytes=_STEP_BYTES)
+
+    def _tombstones(self, removed: frozenset[TopicPartition]) -> Iterator[records_pb2.Record]:
+        context = self._context
+        coming: dict[str, set[TopicPartition]] = defaultdict(set)
+        for record in context.on_their_way():
+            commit = record.offset_committed
+            coming[commit.group_id] |= removed & {(entry.topic, entry.partition) for entry in commit.offsets}
+        for group in (*context.groups.values(), *context.held.values()):
+            context.working_on = group
+            gone = (removed & group.offsets.table.keys()) | coming.pop(group.group_id, set())
+            yield from offset_tombstones(context, group.group_id, sorted(gone), "partition_removed")
+        context.working_on = None
+        for group_id, partitions in coming.items():
+            yield from offset_tombstones(context, group_id, sorted(partitions), "partition_removed")
+
+    def _note(self, removed: Iterable[TopicPartition]) -> records_pb2.Record | None:
+        """What the log says of partitions whose topics a group of the shard knows; None: nothing new."""
+        in_log = self._context.application.removed
+        known = self._topics()
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for topic, number in sorted(removed):
+            if topic in known and number not in in_log.get(topic, ()):
+                numbers[topic].append(number)
+        if not numbers:
+            return None
+        record = self._context.record()
+        record.critical = True
+        for topic, some in numbers.items():
+            record.partitions_removed.topics.add(topic=topic, partitions=some)
+        return record
+
+    def _topics(self) -> set[str]:
+        """Names of topics that groups subscribe to, own something of, or have offsets in."""
+        known: set[str] = set()
+        for group in (*self._context.groups.values(), *self._context.held.values()):
+            known |= group.subscribed_topics or frozenset()
+            known |= {topic for topic, _ in group.owners}
+            known |= {topic_of(topic) for topic, _ in group.offsets.table}
+        return known
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

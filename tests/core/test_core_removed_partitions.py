@@ -1,0 +1,185 @@
+"""Partitions that the catalog has removed, as the core carries that out."""
+
+from typing import Any
+
+import pytest
+from conformance import acts
+from core.test_core_sync_edges import given, owning
+from core.test_core_topics import UNKNOWN_TOPIC, codes
+from kit.lives.virtual_shard import VirtualShard
+from kit.logs.snapshots import through_snapshot
+from muster_core import error_code
+from muster_core.catalog import Catalog
+from muster_core.events import TopicsChanged
+from muster_core.features import NO_FEATURES
+from muster_core.position import Position
+from muster_core.state.quarantine import Quarantine
+from muster_protos.limits import PARKED_PREFIX
+
+RANGE: dict[str, Any] = {"protocols": [("range", owning())]}
+
+
+def hear(
+    cluster: VirtualShard,
+    offset: int,
+    count: int,
+    *removed: int,
+    deleted: dict[str, int] | None = None,
+    incarnation: int = 1,
+) -> None:
+    """The shard hears that topic `t` has so many partitions, removed ones included."""
+    catalog = Catalog(
+        offset,
+        {"t": count, "other": 9},
+        deleted or {},
+        {"t": incarnation},
+        epoch=1,
+        removed={"t": frozenset(removed)} if removed else {},
+    )
+    cluster.feed(TopicsChanged(frozenset({"t"}) if removed else frozenset(), catalog=catalog))
+
+
+def notes(cluster: VirtualShard) -> list[tuple[str, list[int]]]:
+    return [
+        (entry.topic, list(entry.partitions))
+        for _, record in cluster.log
+        for entry in record.partitions_removed.topics
+    ]
+
+
+def test_what_was_committed_in_a_removed_partition_goes_and_nothing_is_committed_there_again() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    acts.commit(cluster, partitions={0: 1, 1: 2})
+    acts.commit(cluster, topic="other", partitions={1: 3})
+    acts.commit(cluster, topic=f"{PARKED_PREFIX}t", partitions={0: 4, 1: 5})
+    acts.commit(cluster, group_id="h", partitions={1: 6})
+    hear(cluster, 6, 3, 1)
+    for each in (cluster, cluster.reloaded()):
+        hear(each, 6, 3, 1)
+        assert acts.fetch(each) == {("other", 1): 3, ("parked/t", 0): 4, ("t", 0): 1}
+        assert acts.fetch(each, "h") == {}
+        assert acts.commit(each, topic=f"{PARKED_PREFIX}t", partitions={1: 8}) == UNKNOWN_TOPIC
+        answer = each.ask(acts.commit_of(partitions={0: 7, 1: 8}))
+        assert codes(answer) == [0, UNKNOWN_TOPIC]
+        acts.commit(each, partitions={0: 1})
+        assert notes(each) == [("t", [1])], "it is noted once"
+
+
+def test_a_removal_takes_what_is_on_its_way() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    acts.commit(cluster, partitions={2: 8})
+    cluster.auto_ack = False
+    early = cluster.send(acts.commit_of(partitions={1: 7}))
+    first = cluster.send(acts.commit_of(group_id="first", partitions={1: 7}))
+    hear(cluster, 6, 3, 1)
+    late = cluster.send(acts.commit_of(partitions={1: 9}))
+    while cluster.waiting:
+        cluster.acknowledge()
+        assert ("t", 1) not in acts.fetch(cluster)
+    cluster.auto_ack = True
+    assert [codes(cluster.answer(call)) for call in (early, first, late)] == [[0], [0], [UNKNOWN_TOPIC]]
+    for each in (cluster, cluster.reloaded()):
+        assert acts.fetch(each) == {("t", 2): 8}
+        assert acts.fetch(each, "first") == {}
+
+
+def test_the_next_owner_removes_what_nobody_removed() -> None:
+    before = acts.shard()
+    hear(before, 5, 3)
+    acts.commit(before, partitions={0: 1, 1: 2})
+    after = before.reloaded()
+    hear(after, 9, 3, 1)
+    for each in (after, after.reloaded()):
+        assert acts.fetch(each) == {("t", 0): 1}
+
+
+def test_an_assignment_that_names_a_removed_partition_is_refused_and_the_leader_joins_again() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    who, other = acts.joined(cluster, acts.member(cluster, "a", **RANGE), acts.member(cluster, "b", **RANGE))
+    plan = {who.member_id: given(0, 1), other.member_id: given(2)}
+    hear(cluster, 6, 3, 1)
+    refused = who.sync(plan).synced()
+    assert refused.error_code in (UNKNOWN_TOPIC, error_code.REBALANCE_IN_PROGRESS)
+    for each in (who, other):
+        each.join()
+    for each in (who, other):
+        assert each.joined().error_code == 0
+    answer = who.sync(plan).synced()
+    assert answer.error_code == UNKNOWN_TOPIC
+    assert "t/1 is given, and was removed" in answer.error_message
+    assert who.sync({**plan, who.member_id: given(0)}).synced().error_code == 0
+
+
+def test_who_owns_a_partition_that_is_removed_commits_nothing_there() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    (who,) = acts.joined(cluster, acts.member(cluster, "a", **RANGE))
+    who.sync({who.member_id: given(0, 1, 2)}).synced()
+    assert acts.commit(cluster, who, partitions={1: 5}) == 0
+    catalog = Catalog(6, {"t": 3}, {}, {"t": 1}, epoch=1, removed={"t": frozenset({1})})
+    cluster.feed(TopicsChanged(frozenset(), catalog=catalog))
+    assert acts.commit(cluster, who, partitions={1: 6}) == UNKNOWN_TOPIC
+    assert acts.commit(cluster, who, partitions={0: 6}) == 0
+
+
+def test_a_topic_that_is_created_again_has_what_was_removed_of_the_one_before() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    acts.commit(cluster, partitions={0: 1, 1: 2})
+    hear(cluster, 6, 3, 1)
+    hear(cluster, 9, 2, deleted={"t": 8}, incarnation=9)
+    assert acts.commit(cluster, partitions={1: 3}) == 0
+    hear(cluster, 12, 2, 0, deleted={"t": 8}, incarnation=9)
+    assert acts.fetch(cluster) == {("t", 1): 3}
+    after = cluster.reloaded()
+    hear(after, 12, 2, 0, deleted={"t": 8}, incarnation=9)
+    assert acts.fetch(after) == {("t", 1): 3}
+    assert after.shard.removed == (("t", (0,)),)
+
+
+def test_what_the_log_says_of_removals_stands_in_the_snapshot() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    acts.commit(cluster, partitions={0: 1, 1: 2})
+    hear(cluster, 6, 3, 1, 2)
+    copy = through_snapshot(cluster.reloaded().shard, Position(2, 9), cluster.config)
+    assert copy.removed == (("t", (1, 2)),)
+
+
+def test_a_removal_takes_the_offsets_of_a_group_that_cannot_be_read_either() -> None:
+    before = acts.shard()
+    hear(before, 5, 3)
+    acts.commit(before, group_id="bad", partitions={0: 1, 1: 2})
+    bad = frozenset({"bad"})
+    held = before.reloaded(quarantine=Quarantine(bad, unreadable=bad))
+    hear(held, 6, 3, 1)
+    assert acts.fetch(held.reloaded(), "bad") == {("t", 0): 1}
+
+
+def test_a_shard_that_knows_nothing_of_the_topic_writes_nothing() -> None:
+    cluster = acts.shard()
+    acts.commit(cluster, topic="other")
+    written = len(cluster.log)
+    hear(cluster, 6, 3, 1)
+    assert len(cluster.log) == written
+
+
+@pytest.mark.parametrize("removed", [(), (0, 1, 2)])
+def test_a_plan_counts_the_partitions_that_there_are(removed: tuple[int, ...]) -> None:
+    cluster = acts.shard(max_partitions=2)
+    hear(cluster, 5, 4, *removed)
+    (who,) = [acts.member(cluster, "a", **RANGE)]
+    who.join()
+    cluster.advance(60_000)
+    assert (who.joined().error_code == 0) == bool(removed)
+
+
+def test_nothing_of_it_happens_without_removed_partitions() -> None:
+    cluster = VirtualShard(features=NO_FEATURES)
+    hear(cluster, 5, 3)
+    acts.commit(cluster)
+    hear(cluster, 6, 4)
+    assert "partitions_removed" not in cluster.kinds()
