@@ -551,3 +551,17 @@ async def test_zones_wait_for_their_feature_since_older_metadata_drops_them(setu
         error = await setup.refused(method, request)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "topic.zones: needs the feature partition-zones" in str(error.details())
+
+
+async def test_names_wait_for_their_feature_since_older_metadata_drops_them(setup: Setup) -> None:
+    setup.push(cluster({SHARD: (1, "a")}), catalog({}, 1))
+    await setup.found(1)
+    topic = discovery_pb2.Topic(name="t", partitions=1)
+    topic.names.partitions.add(name="acme")
+    for method, request in (
+        ("CreateTopic", discovery_pb2.CreateTopicRequest(topic=topic)),
+        ("AlterPartitions", discovery_pb2.AlterPartitionsRequest(topic="t", remove=["acme"])),
+    ):
+        error = await setup.refused(method, request)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "needs the feature partition-names" in str(error.details())
