@@ -9,7 +9,7 @@ Make = Callable[[LogBuilder], None]
 
 
 def healthy_catalog(built: LogBuilder) -> LogBuilder:
-    """Topics, a removal and a replacement of a node.
+    """Topics, a removal, a replacement of a node, and a topic whose partitions have names.
 
     Args:
         built: an empty log to write to.
@@ -20,13 +20,13 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     _topic(built, "orders", 4, b"2")
     _topic(built, "near", 4, zones={"eu": (0, 3)})
     _topic(built, "near", 4, zones={"eu": (0, 1)})
+    _topic(built, "gone", 1)
+    _remove(built, "gone", b"3")
+    _replace(built, 2, 1, "a:1", "d:1")
     _named(built, "tenants", "acme", "globex")
     _alter(built, "tenants", {2: "initech", 0: "acme"}, weight=5)
     _alter(built, "tenants", {3: "hooli"}, removed=(1,))
     _alter(built, "tenants", {4: "globex"})
-    _topic(built, "gone", 1)
-    _remove(built, "gone", b"3")
-    _replace(built, 2, 1, "a:1", "d:1")
     return built
 
 
