@@ -524,15 +524,22 @@ async def test_commits_that_come_together_travel_together(cluster: ScriptedClust
         (common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE, muster.CommitRejected, ["assigned"]),
     ],
 )
-async def test_a_refused_commit_is_raised(
-    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType, error: type[Exception], words: list[str]
+async def test_a_refused_commit_is_raised_and_logged(
+    cluster: ScriptedCluster,
+    code: common_pb2.ErrorCode.ValueType,
+    error: type[Exception],
+    words: list[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "muster")
     a = cluster.coordinators[0]
     async with joined(cluster) as story:
         a.script["OffsetCommit"].append(lambda r: commit_answer(r, code))
         with pytest.raises(error):
             await story.member.commit({ALL[0]: 1})
         await story.until(*words)
+    name = common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
+    assert f"commit refused of {ALL[0].topic} {ALL[0].number}: {name}" in caplog.text
 
 
 async def test_a_parked_join_moves_with_its_coordinator(cluster: ScriptedCluster) -> None:

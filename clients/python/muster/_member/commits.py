@@ -1,7 +1,8 @@
 """Commits of one member: coalesced, one request in flight, repeated until the outcome is known."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,11 +14,14 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._cluster.link import GroupLink, Outcome
 from muster._errors import CommitFailed, CommitRejected, MemberClosed, RequestRefused, code_name
-from muster._messages import group_by_topic
+from muster._messages import group_by_topic, in_words
 from muster._parking import owned_as
 from muster._reactions import CONNECTION_LOST, Call, Reaction
 from muster._standing import Seat, Standing
+from muster._text import harmless
 from muster._values import Committed, TopicPartition
+
+log = logging.getLogger("muster")
 
 MOST_PARTITIONS = 10_000
 """Limit of one request."""
@@ -230,8 +234,14 @@ class Committer:
                 again = True
             else:
                 why = f"{code_name(code)}: {outcome.message}".removesuffix(": ")
+                self._say_refused((partition,), why)
                 _fail({partition: entry}, CommitRejected(partition, code_name(code), why))
         return again
+
+    def _say_refused(self, partitions: Iterable[TopicPartition], why: str) -> None:
+        log.info(
+            "group %r: commit refused of %s: %s", self._link.group_id, in_words(partitions), harmless(why)
+        )
 
     def _give_up(
         self,
@@ -240,6 +250,7 @@ class Committer:
         outcome: Outcome[coordinator_pb2.OffsetCommitResponse],
     ) -> None:
         why = f"{code_name(outcome.code)}: {outcome.message}".removesuffix(": ")
+        self._say_refused(batch, why)
         if reaction is Reaction.RAISE:
             for partition, entry in batch.items():
                 _fail({partition: entry}, CommitRejected(partition, code_name(outcome.code), why))
