@@ -27,6 +27,9 @@ async def store(items: list[int], token: str) -> None:
 }
 """What a page leaves to its reader."""
 
+PARTS = ("docs/leadership.md",)
+"""Pages whose blocks are parts of programs, also of other libraries' before they go over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -57,6 +60,8 @@ def blocks() -> Iterator[Block]:
     for page in PAGES:
         text = page.read_text("utf-8")
         name = page.relative_to(ROOT).as_posix()
+        if name in PARTS:
+            continue
         for found in re.finditer(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
             line = text.count("\n", 0, found.start()) + 2
             yield Block(name, line, BEFORE.get(name, "") + found[1])
