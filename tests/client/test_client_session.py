@@ -562,7 +562,13 @@ async def test_a_closed_static_member_is_taken_off_the_stream_before_it_ends(
 
 async def test_the_shortest_life_sets_the_pace(world: World) -> None:
     a = world.a
-    await world.join("g", beat_interval_ms=60_000, disconnect_grace_ms=0, session_timeout_ms=1_800_000)
+    await world.join(
+        "g",
+        beat_interval_ms=60_000,
+        disconnect_grace_ms=0,
+        session_timeout_ms=1_800_000,
+        rebalance_timeout_ms=1_800_000,
+    )
     a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
     await a.until("Attach", 2)
     stream = a.streams[1]

@@ -19,7 +19,7 @@ from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
-from muster_core.position import GENESIS, Position
+from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
@@ -269,6 +269,13 @@ async def test_a_missing_entry_in_the_middle_is_shown_with_its_surroundings(node
     assert evidence.log == "shard 1"
     assert [line.split()[0] for line in evidence.around].count(">") == 1
     assert len(evidence.around) == 5
+
+
+async def test_what_is_wrong_with_a_log_as_a_whole_is_shown_with_its_beginning(nodes: RedisNodes) -> None:
+    node = NodeReader(1, split_url(nodes.url)[0])
+    around = node.around(1, SHARDS, NOWHERE, 2)
+    node.close()
+    assert [entry.position.offset for entry in around] == [1, 2, 3]
 
 
 async def test_a_log_that_contradicts_itself_cannot_be_replayed(nodes: RedisNodes) -> None:
@@ -525,6 +532,19 @@ DAMAGED_KEYS = (
     ("XADD", "muster:{1}:log", "9-9", "x", "y"),
     ("XADD", "muster:{catalog}:log", "9-9", "r", b"\xff", "n", "", "h", ""),
 )
+
+
+@pytest.mark.parametrize("command", [one for one in DAMAGED_KEYS if one[1] == "muster:owners"])
+async def test_what_belongs_to_no_log_is_seen_by_whoever_looks_at_the_catalog_alone(
+    nodes: RedisNodes, command: tuple[str, ...]
+) -> None:
+    """The audit with Spark looks at each log in a process of its own."""
+    if command[0] == "SET":
+        change(nodes[1], "DEL", command[1])
+    change(nodes[1], *command)
+    with StoredLogs(nodes.url) as logs:
+        logs.node_logs(SHARDS)
+        assert [text.partition(":owners on ")[2][:6] for text in logs.damage(SHARDS)] == ["node 2"]
 
 
 @pytest.mark.parametrize("command", DAMAGED_KEYS, ids=lambda command: " ".join(map(repr, command)))

@@ -153,6 +153,8 @@ class NodeReader:
     def said(self, shard: int, shard_count: int) -> NodeLog:
         """What it says of acknowledgements in a log; nothing of the entries yet, see `seen`."""
         keys = log_keys(shard, shard_count)
+        if shard == shard_count:
+            self._look_at_owners()
         places = (
             (_position(upto), _position(marker)) for upto, marker in self._listed(keys).items() if marker
         )
@@ -181,10 +183,16 @@ class NodeReader:
                 if left_ms >= 0:
                     self.damaged[name] = "it is set to expire"
 
+    def _look_at_owners(self) -> None:
+        """Notes what is wrong with the owners of all shards: they are of no log, and go with the catalog."""
+        for shard, row in (self._read(OWNERS, self._redis.hgetall, OWNERS) or {}).items():
+            self._epoch_of(shard.decode(errors="replace"), row)
+
     def _owner_epoch(self, shard: int) -> int:
         row = self._read(OWNERS, self._redis.hget, OWNERS, str(shard))
-        if row is None:
-            return 0
+        return 0 if row is None else self._epoch_of(str(shard), row)
+
+    def _epoch_of(self, shard: str, row: bytes) -> int:
         try:
             return OwnerRow.from_json(row).epoch
         except ValueError:
@@ -314,7 +322,9 @@ class NodeReader:
     def around(self, shard: int, shard_count: int, position: Position, each_side: int) -> list[Entry]:
         """The entries before and after a place, and the one at it."""
         key, place = log_keys(shard, shard_count).log, position.stream_id
-        before = self._read(key, self._redis.xrevrange, key, f"({place}", "-", count=each_side) or []
+        before: list[Any] = []
+        if position != NOWHERE:  # nothing is before it, and Redis refuses to look
+            before = self._read(key, self._redis.xrevrange, key, f"({place}", "-", count=each_side) or []
         after = self._read(key, self._redis.xrange, key, place, "+", count=each_side + 1) or []
         return list(_page(_rows(before[::-1] + after)).entries())
 
