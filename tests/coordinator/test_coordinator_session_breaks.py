@@ -19,12 +19,14 @@ class FakeStream:
         self.attached = attached
         self.is_silent = silent
         self.verdicts: list[bool] = []
+        self.ago_ms = -1
 
     def silent(self, _: int) -> bool:
         return self.is_silent
 
-    def broken(self, *, suspect: bool) -> None:
+    def broken(self, *, suspect: bool, ago_ms: int = 0) -> None:
         self.verdicts.append(suspect)
+        self.ago_ms = ago_ms
 
 
 class Clock:
@@ -68,6 +70,20 @@ async def judged(broken: int, alive: int, silent: int = 0, idle: int = 0) -> lis
 )
 async def test_most_streams_are_three_and_more_than_half(streams: dict[str, int], suspect: bool) -> None:
     assert set(await judged(**streams)) == {suspect}
+
+
+async def test_a_verdict_says_how_long_ago_each_stream_broke() -> None:
+    """Their members' grace has begun then, and not with the verdict."""
+    clock = Clock()
+    left = [FakeStream() for _ in range(5)]
+    breaks = Breaks(left, 1, 1_000, clock)
+    first, second = left.pop(), left.pop()
+    breaks.broke(first)
+    clock.now_ms += 150
+    breaks.broke(second)
+    clock.now_ms += 100
+    await until(lambda: first.verdicts == second.verdicts == [True])
+    assert (first.ago_ms, second.ago_ms) == (250, 100)
 
 
 async def test_later_breaks_are_put_down_to_the_network_for_a_while() -> None:

@@ -246,6 +246,17 @@ def test_a_stream_that_broke_gets_no_news() -> None:
     assert cluster.pushes == []
 
 
+@pytest.mark.parametrize(("ago_ms", "left_ms"), [(0, 3_000), (250, 2_750), (3_000, 0), (4_000, 0)])
+def test_a_grace_begins_when_the_stream_broke_and_not_when_that_was_judged(ago_ms: int, left_ms: int) -> None:
+    cluster, _ = alone(3_000)
+    cluster.feed(StreamBroken(STREAM, ago_ms=ago_ms))
+    if left_ms:
+        cluster.advance(left_ms - 1)
+        assert cluster.state() == "Stable"
+    cluster.advance(1)
+    assert cluster.state() == "Empty"
+
+
 @pytest.mark.parametrize(
     ("grace_ms", "silent_ms", "left_ms", "kind"),
     [

@@ -202,10 +202,12 @@ class StreamBroken:
         stream_id: which.
         suspect: False when the server ended it, or when most streams broke at once: then it is no sign
             that the members are gone, and their sessions run on as they are.
+        ago_ms: how long ago it ended: breaks are gathered for a while, to see whether most streams broke.
     """
 
     stream_id: int
     suspect: bool = True
+    ago_ms: int = 0
 
 
 Event: TypeAlias = (

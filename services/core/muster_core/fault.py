@@ -94,7 +94,8 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
         case FeaturesEnabled():
             kept.features_enabled.features.extend(sorted(event.features))
         case StreamBroken():
-            kept.stream_broken.stream_id, kept.stream_broken.suspect = event.stream_id, event.suspect
+            broken = kept.stream_broken
+            broken.stream_id, broken.suspect, broken.ago_ms = event.stream_id, event.suspect, event.ago_ms
         case _:
             _fill_in_small(event, kept)
     return kept
@@ -355,6 +356,7 @@ def event_of(kept: fault_pb2.FaultEvent) -> Event:
         case "beat":
             return Beat(kept.beat.stream_id, kept.beat.number, kept.beat.acknowledged)
         case "stream_broken":
-            return StreamBroken(kept.stream_broken.stream_id, kept.stream_broken.suspect)
+            broken = kept.stream_broken
+            return StreamBroken(broken.stream_id, broken.suspect, broken.ago_ms)
         case _:
             raise FaultUnusable(f"an event has the kind {kind}")

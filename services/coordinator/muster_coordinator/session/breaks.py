@@ -24,8 +24,8 @@ class Stream(Protocol):
         """Whether its client missed several beats."""
         ...
 
-    def broken(self, *, suspect: bool) -> None:
-        """Notifies the shards of its members that it broke."""
+    def broken(self, *, suspect: bool, ago_ms: int = 0) -> None:
+        """Notifies the shards of its members that it broke, and how long ago."""
         ...
 
 
@@ -40,7 +40,7 @@ class Breaks:
 
     Args:
         streams: those that are open.
-        window_ms: how long breaks are gathered; their members' grace begins after it.
+        window_ms: how long breaks are gathered; their members' grace has begun with the break (SES-07).
         hold_ms: how long later breaks are put down to the network that was found guilty.
         boot_ms: the boot clock.
     """
@@ -52,7 +52,7 @@ class Breaks:
         self._window_s = window_ms / 1000
         self._hold_ms = hold_ms
         self._boot_ms = boot_ms
-        self._gathered: list[Stream] = []
+        self._gathered: list[tuple[Stream, int]] = []
         self._open_before = 0
         self._network_until_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -68,7 +68,7 @@ class Breaks:
                 stream.broken(suspect=True)
                 return
             self._timer = asyncio.get_running_loop().call_later(self._window_s, self._judge)
-        self._gathered.append(stream)
+        self._gathered.append((stream, self._boot_ms()))
 
     def stop(self) -> None:
         """Forgets what is gathered: the process ends."""
@@ -84,5 +84,5 @@ class Breaks:
         if network:
             self._network_until_ms = now_ms + self._hold_ms
             log.warning("most_streams_broke", broken=len(gathered), lost=lost, open_before=self._open_before)
-        for stream in gathered:
-            stream.broken(suspect=not network)
+        for stream, broke_ms in gathered:
+            stream.broken(suspect=not network, ago_ms=now_ms - broke_ms)

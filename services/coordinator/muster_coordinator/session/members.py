@@ -96,11 +96,11 @@ class StreamMembers:
         """The members, as of now."""
         return iter([key for members in self._shards.values() for key in members])
 
-    def broken(self, *, suspect: bool) -> None:
-        """Notifies every shard with a member on it that the stream is over."""
+    def broken(self, *, suspect: bool, ago_ms: int = 0) -> None:
+        """Notifies every shard with a member on it that the stream is over, and how long ago it ended."""
         shards, self._shards = self._shards, {}
         self._count = 0
-        event = StreamBroken(self._stream_id, suspect)
+        event = StreamBroken(self._stream_id, suspect, ago_ms)
         for shard in shards:
             try:
                 shard.notify(event)

@@ -250,12 +250,12 @@ class SessionStream:
         elif self.members:
             self._report_break()
 
-    def broken(self, *, suspect: bool) -> None:
-        """Notifies the shards of its members that the stream is over."""
+    def broken(self, *, suspect: bool, ago_ms: int = 0) -> None:
+        """Notifies the shards of its members that the stream is over, and how long ago it ended."""
         for key in self.members:
             if self._around.places.get(key) is self:
                 del self._around.places[key]
-        self.members.broken(suspect=suspect)
+        self.members.broken(suspect=suspect, ago_ms=ago_ms)
 
     @property
     def attached(self) -> bool:

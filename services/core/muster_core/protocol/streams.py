@@ -88,14 +88,14 @@ class Streams:
             self._context.working_on = group
             member.stream_id = None
             if event.suspect and 0 < member.terms.disconnect_grace_ms < member.session_timeout_ms:
-                self._suspect(member)
+                self._suspect(member, self._context.now.boot_ms - event.ago_ms)
 
-    def _suspect(self, member: Member) -> None:
+    def _suspect(self, member: Member, broke_ms: int) -> None:
         """The session ends with the grace, if it did not end before (SES-07, SES-08, SES-23)."""
         timer = member.heartbeat
         if timer is None or not timer.armed:
             return  # a call of it is parked, so it is alive; or its session ended, and that waits in line
-        grace_ends_ms = self._context.now.boot_ms + member.terms.disconnect_grace_ms
+        grace_ends_ms = broke_ms + member.terms.disconnect_grace_ms
         promised_ms = max(member.promised_until_ms, member.extended_until_ms)
         ends_ms = min(timer.deadline_ms, max(grace_ends_ms, promised_ms))
         self._context.purgatory.wheel.arm(timer, ends_ms)

@@ -343,19 +343,23 @@ class FaultEvent(_message.Message):
 
         STREAM_ID_FIELD_NUMBER: _builtins.int
         SUSPECT_FIELD_NUMBER: _builtins.int
+        AGO_MS_FIELD_NUMBER: _builtins.int
         stream_id: _builtins.int
         """The stream."""
         suspect: _builtins.bool
         """Whether its members are suspect."""
+        ago_ms: _builtins.int
+        """How long ago it ended, milliseconds."""
         def __init__(
             self,
             *,
             stream_id: _builtins.int = ...,
             suspect: _builtins.bool = ...,
+            ago_ms: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_id", b"stream_id", "suspect", b"suspect"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["ago_ms", b"ago_ms", "stream_id", b"stream_id", "suspect", b"suspect"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
