@@ -2,6 +2,7 @@
 
 import pytest
 from conformance import acts
+from core.test_core_kept_partitions import first_alone, generation, join, published, share
 from core.test_core_sync_edges import given, kept, owning
 from kit.lives.virtual_shard import VirtualShard
 from kit.logs.snapshots import through_snapshot
@@ -229,6 +230,30 @@ def test_what_a_member_commits_of_a_topic_that_was_deleted_since_its_assignment_
     who.sync({who.member_id: given(0, 1)}).synced()
     assert acts.commit(cluster, who, offset=3) == 0
     assert acts.fetch(cluster) == {("t", 0): 3, ("u", 0): 1}
+
+
+@pytest.mark.parametrize("deleted_first", [True, False])
+def test_what_a_member_has_yet_to_release_is_of_no_later_topic(deleted_first: bool) -> None:
+    """Its last commit comes in the generation in which it owns nothing of the topic any more."""
+    cluster = VirtualShard()
+    hear(cluster, 5, {"t": 2})
+    who = first_alone(cluster, 0, 1)
+    assert acts.commit(cluster, who, offset=7) == 0
+    join(who, 0, 1)
+    generation(who)
+    if deleted_first:
+        hear(cluster, 7, {}, {"t": 6})
+    assert share(who, {who: published()}) == {who: []}
+    hear(cluster, 7, {}, {"t": 6})
+    assert acts.commit(cluster, who, offset=8) == UNKNOWN_TOPIC
+    for each in (cluster, cluster.reloaded()):
+        hear(each, 8, {"t": 2}, {"t": 6}, incarnations={"t": 8})
+        who.cluster = each
+        assert acts.commit(each, who, offset=8) == UNKNOWN_TOPIC
+    join(who)
+    assert share(generation(who), {who: published(0, 1)}) == {who: [0, 1]}
+    assert acts.fetch(who.cluster) == {}
+    assert acts.commit(who.cluster, who, offset=1) == 0
 
 
 def test_an_assignment_on_its_way_gives_nothing_of_a_topic_that_is_deleted_meanwhile() -> None:

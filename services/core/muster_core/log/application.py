@@ -13,6 +13,7 @@ from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
+from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry, Participant
@@ -195,7 +196,11 @@ class Application:
             with group.adding_to_history() as latest:
                 self._note_moves(latest, wall_ms, group.owners, owners)
         group.owners = owners
-        group.renewed_topics = frozenset()
+        if group.renewed_topics:
+            # What members are to release is of the topic before; they commit it in this generation (TOP-09).
+            claims = Claims(group.members.values())
+            unmet = claims.unmet_topics({entry.member_id: entry.assignment for entry in record.members})
+            group.renewed_topics &= unmet
         group.assigned_generation = record.generation
         group.become(GroupState.STABLE, wall_ms)
         group.weigh()

@@ -1,5 +1,6 @@
 """What the members of a generation keep: they work on it while the group rebalances (KIP-429)."""
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from muster_core.position import Position
@@ -24,13 +25,13 @@ class Claims:
 
     Args:
         members: those of the generation.
-        most: how many partitions are looked at.
+        most: how many partitions are looked at; all, unless it is given.
 
     Attributes:
         complete: whether all of them were looked at.
     """
 
-    def __init__(self, members: Iterable[Member], most: int) -> None:
+    def __init__(self, members: Iterable[Member], most: int = sys.maxsize) -> None:
         self.complete = True
         self._by_member: dict[str, Numbers] = {}
         nothing_in: set[bytes] = set()  # mostly all say the same
@@ -76,15 +77,21 @@ class Claims:
 
     def unmet(self, assignments: Mapping[str, bytes]) -> set[str]:
         """The members that are not given all that they keep: they are to release it, and to join again."""
-        found = set[str]()
+        return {member_id for member_id, _ in self._unmet(assignments)}
+
+    def unmet_topics(self, assignments: Mapping[str, bytes]) -> set[str]:
+        """The topics of what members are to release."""
+        return {topic for _, topic in self._unmet(assignments)}
+
+    def _unmet(self, assignments: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
         for member_id, claimed in self._by_member.items():
             assignment = assignments.get(member_id, b"")
             if assignment and read_assignment(assignment) is None:
                 continue
             given = _by_topic(assignment)
-            if any(not numbers <= given.get(topic, set()) for topic, numbers in claimed.items()):
-                found.add(member_id)
-        return found
+            for topic, numbers in claimed.items():
+                if not numbers <= given.get(topic, set()):
+                    yield member_id, topic
 
     def _together(self) -> tuple[Numbers, Numbers]:
         """What anybody keeps, and what several say that they keep."""
@@ -105,6 +112,16 @@ def _by_topic(assignment: bytes) -> Numbers:
     for entry in message.partitions if message is not None else ():
         given.setdefault(entry.topic, set()).update(entry.partitions[:])
     return given
+
+
+def topics_claimed(members: Iterable[Member]) -> set[str]:
+    """The topics of which members said that they keep partitions."""
+    found = set[str]()
+    for metadata in {each for member in members for _, each in member.terms.protocols}:
+        subscription = read_subscription(metadata)
+        if subscription is not None and subscription.keeps_owned:
+            found.update(entry.topic for entry in subscription.owned_partitions)
+    return found
 
 
 def claimed_in(metadata: Iterable[bytes]) -> Iterator[tuple[str, list[int]]]:

@@ -13,6 +13,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
+from muster_core.state.claims import topics_claimed
 from muster_core.state.group_state import GroupState, check_transition
 from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import (
@@ -82,9 +83,8 @@ class Group:
         cause: why the running rebalance, or the present generation, was started.
         unfinished: why a rebalance has to follow what the log says, until the next generation.
         owners: published assignments: partition → (member id, position that gave it).
-        renewed_topics: topics that were deleted since the last assignment: what it gave of them is of no
-            later
-            topic of these names.
+        renewed_topics: topics that were deleted since the last assignment, or while members had to release
+            what they kept of them: nothing of that is of a later topic of these names.
         subscribed_topics: topics of published subscriptions; None: not known.
         offsets: committed offsets.
         history: the last generations.
@@ -169,8 +169,10 @@ class Group:
         return self._assigned_bytes + OWNED_PARTITION_BYTES * len(self.owners)
 
     def renew(self, topics: frozenset[str]) -> bool:
-        """Topics were deleted; whether members own anything of them."""
+        """Topics were deleted; whether members own anything of them, or have yet to release it."""
         owned = topics & {topic for topic, _ in self.owners}
+        if not topics.isdisjoint(self.subscribed_topics or topics):
+            owned |= topics & topics_claimed(self.members.values())
         self.renewed_topics |= owned
         return bool(owned)
 
