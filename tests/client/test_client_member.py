@@ -424,6 +424,27 @@ async def test_what_was_refused_of_a_commit_is_repeated_under_a_number_of_its_ow
         ] == [(1, [(0, 4), (1, 5)]), (2, [(1, 5)])]
 
 
+async def test_what_is_refused_is_not_sent_again_while_others_wait_for_the_partition(
+    cluster: ScriptedCluster,
+) -> None:
+    a = cluster.coordinators[0]
+
+    def unknown(request: Any) -> Any:
+        answer = commit_answer(request, common_pb2.ERROR_CODE_NONE)
+        answer.topics[0].partitions[0].error_code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+
+    async with joined(cluster) as story:
+        a.script["OffsetCommit"].extend([unknown] * 10_000)
+        commit = asyncio.create_task(story.member.commit({ALL[0]: 4}))
+        await until(lambda: len(a.requests("OffsetCommit")) >= 3)
+        before = len(a.requests("OffsetCommit"))
+        await story.member.close()
+        assert len(a.requests("OffsetCommit")) <= before + 1
+        with pytest.raises(muster.CommitRejected, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            await commit
+
+
 @pytest.mark.parametrize(
     ("position", "error"),
     [

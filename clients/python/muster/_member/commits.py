@@ -26,6 +26,10 @@ log = logging.getLogger("muster")
 MOST_PARTITIONS = 10_000
 """Limit of one request."""
 
+UNKNOWN_TOPIC_PATIENCE_MS = 5_000
+"""How long a commit is repeated that is refused because of its topic: a coordinator may hear of that, or of
+more partitions, later than the member, but not later than its lease lasts."""
+
 MOST_BYTES = 1 << 20
 """A request gets no further commit once its commits have this size."""
 
@@ -61,6 +65,7 @@ class Committer:
         self._sending: dict[TopicPartition, _PendingCommit] = {}
         self._member_seq = 0
         self._sender: asyncio.Task[None] | None = None
+        self._flushes = 0
         self._patience: asyncio.Timeout | None = None
         self._closed = False
 
@@ -103,7 +108,17 @@ class Committer:
             await asyncio.shield(outcome)
 
     async def flush(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Waits until no commit, or none that was made so far for some partitions, is in flight."""
+        """Waits until no commit, or none that was made so far for some partitions, is in flight.
+
+        Meanwhile others may wait for these partitions: what a coordinator refuses is not sent again.
+        """
+        self._flushes += 1
+        try:
+            await self._flushed(partitions)
+        finally:
+            self._flushes -= 1
+
+    async def _flushed(self, partitions: Collection[TopicPartition] | None) -> None:
         if partitions is not None:
             pending = [
                 commit.done
@@ -154,7 +169,7 @@ class Committer:
         seat = self._standing.seat
         request = self._request(seat, batch)
         backoff = Backoff()
-        unknown_until_ms = boot_ms() + self._request_timeout_ms
+        unknown_until_ms = boot_ms() + min(self._request_timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS)
         while True:
             try:
                 # The search for a coordinator does not end by itself: there may never be one again.
@@ -172,7 +187,8 @@ class Committer:
             finally:
                 self._patience = None
             reaction = self._standing.react(Call.COMMIT, outcome.code, seat, outcome.message)
-            if reaction is Reaction.DONE and not self._settle(batch, outcome, boot_ms() >= unknown_until_ms):
+            is_final = self._flushes > 0 or boot_ms() >= unknown_until_ms
+            if reaction is Reaction.DONE and not self._settle(batch, outcome, is_final=is_final):
                 return
             moved_on = self._standing.joining or self._standing.seat != seat
             if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER) and not (
@@ -216,9 +232,10 @@ class Committer:
         self,
         batch: dict[TopicPartition, _PendingCommit],
         outcome: Outcome[coordinator_pb2.OffsetCommitResponse],
-        out_of_patience: bool,
+        *,
+        is_final: bool,
     ) -> bool:
-        """Hands the outcome of each partition out; True: some have to be sent again."""
+        """Hands the outcome of each partition out; True: some have to be sent again, as it is not final."""
         again = False
         codes = {
             TopicPartition(topic.name, partition.partition): int(partition.error_code)
@@ -230,7 +247,7 @@ class Committer:
             if code == common_pb2.ERROR_CODE_NONE:
                 if not entry.done.done():
                     entry.done.set_result(None)
-            elif code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and not out_of_patience:
+            elif code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and not is_final:
                 again = True
             else:
                 why = f"{code_name(code)}: {outcome.message}".removesuffix(": ")
