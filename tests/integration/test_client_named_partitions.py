@@ -50,6 +50,12 @@ class Workers:
 
         await until(are_shared, f"{names} are shared", PATIENCE_S)
 
+    async def let_go(self) -> None:
+        """Waits until no worker works on anything."""
+        await until(
+            lambda: not any(self.works_on(name) for name in self.running), "nothing is worked on", PATIENCE_S
+        )
+
     async def stop(self) -> None:
         for worker in self.running.values():
             assert await worker.terminate(60) == 0, worker.tail()
@@ -99,6 +105,7 @@ async def test_partitions_come_and_go_while_workers_work(tmp_path: Path) -> None
 
             # Another topic of the name: names have numbers of their own there.
             await connection.delete_topic(TOPIC)
+            await workers.let_go()
             await connection.create_topic(TOPIC, ["zorg", "acme", "wonka"])
             await workers.share("zorg", "acme", "wonka")
             assert not {place.number for place in await connection.committed(GROUP)} - {0, 1, 2}
