@@ -116,12 +116,8 @@ def _by_topic(assignment: bytes) -> Numbers:
 
 def topics_claimed(members: Iterable[Member]) -> set[str]:
     """The topics of which members said that they keep partitions."""
-    found = set[str]()
-    for metadata in {each for member in members for _, each in member.terms.protocols}:
-        subscription = read_subscription(metadata)
-        if subscription is not None and subscription.keeps_owned:
-            found.update(entry.topic for entry in subscription.owned_partitions)
-    return found
+    metadata = (each for member in members for _, each in member.terms.protocols)
+    return {topic for topic, _ in claimed_in(metadata)}
 
 
 def claimed_in(metadata: Iterable[bytes]) -> Iterator[tuple[str, list[int]]]:
