@@ -308,7 +308,7 @@ def of_request(_: Any, __: Any, request: Any) -> str:
     return str(getattr(request, "group_id", ""))
 
 
-def of_member(_: Any, member: Any) -> str:
+def of_member(_: Any, member: Any, *__: Any) -> str:
     return BAD if member.client_id == "bad" else ""
 
 

@@ -7,7 +7,7 @@ import os
 
 CORES = os.cpu_count() or 2
 
-WAITING = 7
+WAITING = 5
 """Processes beside those that compute: a test with a cluster waits most of its time."""
 
 _PORTS = range(15_000, 32_768)
