@@ -315,31 +315,27 @@ class Topics:
         """The refusal of zones that a topic gives; None: they can be stored, or it gives none."""
         if not topic.zones.zones:
             return None
-        feature = Feature.PARTITION_ZONES
-        if feature not in self.features:
-            problem = f"topic.zones needs the feature {feature}: `muster features enable {feature}`"
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
-        if problem := zones_problem(topic):
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
         others = sum(len(other.zones) for other in self.by_name.values()) - bytes_before
-        if others + len(stored_form(topic.zones)) > MAX_ZONE_BYTES:
-            problem = f"topic.zones: the zones of all topics would take more than {MAX_ZONE_BYTES:,} bytes"
-            return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, problem, None)
-        return None
+        full = others + len(stored_form(topic.zones)) > MAX_ZONE_BYTES
+        excess = f"the zones of all topics would take more than {MAX_ZONE_BYTES:,} bytes" if full else ""
+        return self._part_refused("zones", Feature.PARTITION_ZONES, zones_problem(topic), excess)
 
     def _names_refused(self, topic: discovery_pb2.Topic) -> metadata_pb2.ChangeTopicResponse | None:
         """The refusal of names that a new topic gives; None: they can be stored, or it gives none."""
         if not topic.HasField("names"):
             return None
-        feature = Feature.PARTITION_NAMES
+        excess = self._names_excess(topic.name, stored_names(topic.names))
+        return self._part_refused("names", Feature.PARTITION_NAMES, names_problem(topic), excess)
+
+    def _part_refused(
+        self, part: str, feature: Feature, problem: str, excess: str
+    ) -> metadata_pb2.ChangeTopicResponse | None:
+        """The refusal of a part of a topic, for lack of its feature first; None: it can be stored."""
         if feature not in self.features:
-            problem = f"topic.names needs the feature {feature}: `muster features enable {feature}`"
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
-        if problem := names_problem(topic):
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
-        if excess := self._names_excess(topic.name, stored_names(topic.names)):
-            return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, f"topic.names: {excess}", None)
-        return None
+            problem = f"topic.{part} needs the feature {feature}: `muster features enable {feature}`"
+        if problem or not excess:
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None) if problem else None
+        return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, f"topic.{part}: {excess}", None)
 
     def _create(
         self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic | None
