@@ -5,6 +5,8 @@ from typing import Any
 
 import grpc
 
+_NO_PORTS = "a server of the test kit has no ports: its callers are in the same process"
+
 
 class Handlers(grpc.aio.Server):
     """The RPCs of one address."""
@@ -25,11 +27,11 @@ class Handlers(grpc.aio.Server):
 
     def add_insecure_port(self, address: str) -> int:
         """See `grpc.aio.Server`; it has none."""
-        raise NotImplementedError
+        raise RuntimeError(_NO_PORTS)
 
     def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
         """See `grpc.aio.Server`; it has none."""
-        raise NotImplementedError
+        raise RuntimeError(_NO_PORTS)
 
     async def start(self) -> None:
         """See `grpc.aio.Server`."""
