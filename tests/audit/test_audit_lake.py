@@ -147,18 +147,23 @@ def test_a_run_that_is_killed_anywhere_is_completed_by_the_next_and_no_row_is_th
     assert steps > 15
 
 
+def leave_out(lake: Path, table: str, column: str) -> None:
+    """Makes a lake one of a version that did not have a column."""
+    paths = list(lake.glob(f"{table}/day=*/*.parquet"))
+    assert paths
+    for path in paths:
+        pq.write_table(pq.ParquetFile(path).read().drop_columns([column]), path)
+    mark = lake / LAKE_MARK
+    stated = json.loads(mark.read_text("utf-8"))
+    stated["columns"][table].remove(column)
+    mark.write_text(json.dumps(stated), "utf-8")
+
+
 def test_columns_that_an_earlier_version_did_not_write_have_their_defaults(tmp_path: Path) -> None:
     built, lake = drawn(5, 80), tmp_path / "lake"
     export(tmp_path / "export", built, 40)
     build(tmp_path / "export", lake)
-    paths = list(lake.glob("members/day=*/*.parquet"))
-    assert paths
-    for path in paths:
-        pq.write_table(pq.ParquetFile(path).read().drop_columns(["reason"]), path)
-    mark = lake / LAKE_MARK
-    stated = json.loads(mark.read_text("utf-8"))
-    stated["columns"]["members"].remove("reason")
-    mark.write_text(json.dumps(stated), "utf-8")
+    leave_out(lake, "members", "reason")
     export(tmp_path / "export", built)
     build(tmp_path / "export", lake)
     wanted = [row | {"reason": row["reason"] or None} for row in expected(built)["members"]]
@@ -176,14 +181,7 @@ def test_a_lake_without_zones_goes_on_with_them(tmp_path: Path) -> None:
     upto = len(built.entries) - 8
     export(tmp_path / "export", built, upto)
     build(tmp_path / "export", lake)
-    paths = list(lake.glob("topics/day=*/*.parquet"))
-    assert paths
-    for path in paths:
-        pq.write_table(pq.ParquetFile(path).read().drop_columns(["zones"]), path)
-    mark = lake / LAKE_MARK
-    stated = json.loads(mark.read_text("utf-8"))
-    stated["columns"]["topics"].remove("zones")
-    mark.write_text(json.dumps(stated), "utf-8")
+    leave_out(lake, "topics", "zones")
     export(tmp_path / "export", built)
     build(tmp_path / "export", lake)
     near = [row for row in rows_of(lake, "topics") if row["topic"] == "near"]

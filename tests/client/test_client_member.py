@@ -405,18 +405,19 @@ async def test_a_commit_is_repeated_with_its_number_until_it_is_known(cluster: S
         assert found == {ALL[1]: muster.Committed(6)}
 
 
+def last_unknown(request: Any) -> Any:
+    """An answer that knows all partitions of a commit but the last."""
+    answer = commit_answer(request, common_pb2.ERROR_CODE_NONE)
+    answer.topics[0].partitions[-1].error_code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+    return answer
+
+
 async def test_what_was_refused_of_a_commit_is_repeated_under_a_number_of_its_own(
     cluster: ScriptedCluster,
 ) -> None:
     a = cluster.coordinators[0]
-
-    def in_part(request: Any) -> Any:
-        answer = commit_answer(request, common_pb2.ERROR_CODE_NONE)
-        answer.topics[0].partitions[1].error_code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
-        return answer
-
     async with joined(cluster) as story:
-        a.script["OffsetCommit"].append(in_part)
+        a.script["OffsetCommit"].append(last_unknown)
         await story.member.commit({ALL[0]: 4, ALL[1]: 5})
         assert [
             (c.member_seq, [(p.partition, p.offset) for p in c.topics[0].partitions])
@@ -428,14 +429,8 @@ async def test_what_is_refused_is_not_sent_again_while_others_wait_for_the_parti
     cluster: ScriptedCluster,
 ) -> None:
     a = cluster.coordinators[0]
-
-    def unknown(request: Any) -> Any:
-        answer = commit_answer(request, common_pb2.ERROR_CODE_NONE)
-        answer.topics[0].partitions[0].error_code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
-        return answer
-
     async with joined(cluster) as story:
-        a.script["OffsetCommit"].extend([unknown] * 10_000)
+        a.script["OffsetCommit"].extend([last_unknown] * 10_000)
         commit = asyncio.create_task(story.member.commit({ALL[0]: 4}))
         await until(lambda: len(a.requests("OffsetCommit")) >= 3)
         before = len(a.requests("OffsetCommit"))
