@@ -226,7 +226,8 @@ def test_what_is_heard_about_an_earlier_seat_changes_nothing() -> None:
 
 def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
     standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
-    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
+    standing.life.renew(boot_ms())
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=boot_ms(), on_stream=True))
     assert not standing.news.is_set()
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=0, on_stream=True))
     assert standing.news.is_set()
@@ -234,6 +235,23 @@ def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
     standing.holding = False
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=2_000, on_stream=True))
     assert standing.news.is_set()
+
+
+def test_a_life_that_ended_while_the_loop_was_blocked_is_lost_before_a_beat_counts_again() -> None:
+    began_ms = boot_ms()
+    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
+    standing.life.renew(began_ms - 10_000)
+    for pulse in (
+        Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True),
+        Pulse(Seat("m", 3), 0, sent_ms=began_ms),
+    ):
+        standing.news.clear()
+        standing.hear(pulse)
+        assert standing.news.is_set()
+        assert not standing.alive
+    standing.holding = False
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True))
+    assert standing.alive
 
 
 def test_the_grace_counts_only_with_a_stream() -> None:

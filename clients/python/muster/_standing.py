@@ -270,6 +270,7 @@ def _set_event() -> asyncio.Event:
     return event
 
 
+_LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
 _GONE = (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_INSTANCE_ID)
 
 
@@ -329,7 +330,8 @@ class Standing:
         if pulse.seat != self.seat:
             return
         ended_ms = self.life.ends_at_ms
-        counts = pulse.code in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
+        over = self.holding and not self.alive
+        counts = not over and pulse.code in _LIVES_ON
         if (counts or pulse.on_stream) and self.life.on_stream is not pulse.on_stream:
             self.life.on_stream = pulse.on_stream
             self.news.set()
@@ -346,7 +348,7 @@ class Standing:
         if pulse.code or not self.holding:
             self.react(Call.HEARTBEAT, pulse.code, pulse.seat, pulse.message)
             self.news.set()
-        elif self.life.ends_at_ms < ended_ms:
+        elif over or self.life.ends_at_ms < ended_ms:
             self.news.set()
 
     def react(self, call: Call, code: int, seat: Seat, why: str) -> Reaction:
