@@ -10,6 +10,7 @@ SERVER, WORKER, STRANGER = "server", "worker", "stranger"
 
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _DAYS = 2
+_HERE = "IP:127.0.0.1,DNS:localhost"
 
 
 class Certificates:
@@ -54,10 +55,17 @@ class Certificates:
         files = ("-keyout", self.key(authority), "-out", self.certificate(authority))
         self._openssl("req", "-x509", *_CURVE, *files, "-days", str(_DAYS), "-subj", f"/CN={authority}")
 
-    def issue(self, name: str, authority: str, days: int = _DAYS) -> None:
-        """Makes a certificate for this machine, or a new one in its place, that lasts so many days."""
+    def issue(self, name: str, authority: str, days: int = _DAYS, names: str = _HERE) -> None:
+        """Makes a certificate for this machine, or a new one in its place, that lasts so many days.
+
+        Args:
+            name: its common name, and of its files.
+            authority: signs it.
+            days: that it lasts.
+            names: the alternative names, as openssl writes them; empty: none.
+        """
         request, extensions = self._folder / f"{name}.csr", self._folder / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(f"subjectAltName={names}\n" if names else "")
         self._openssl(
             *("req", *_CURVE, "-keyout", self.key(name), "-out", str(request), "-subj", f"/CN={name}")
         )

@@ -13,6 +13,8 @@ import structlog
 
 from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
+from muster_runtime.rpc.identity._identity import serve_as
+from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
 from muster_runtime.rpc.unread import Unread
@@ -108,6 +110,7 @@ class Guard:
         tracker: given for streams that the server ends by itself when it stops.
         telemetry: counts and traces unary calls.
         internal_calls: checks who makes calls of internal services; absent: anybody may.
+        callers: finds out who makes calls of the other services; absent: nobody asks.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class Guard:
         tracker: CallTracker | None = None,
         telemetry: Telemetry = OFF,
         internal_calls: InternalCalls | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
@@ -132,14 +136,18 @@ class Guard:
         self._tracker = tracker
         self._telemetry = telemetry
         self._internal_calls = internal_calls
+        self._callers = callers
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
         method = f"{service}/{name}"
         limit = self._method_limits.get(name, self._max_request_bytes)
         serve = self._behaviour(method, handler)
-        if self._internal_calls is not None and service.startswith(INTERNAL_PACKAGE):
-            serve = _checked(method, serve, self._internal_calls)
+        if service.startswith(INTERNAL_PACKAGE):
+            if self._internal_calls is not None:
+                serve = _checked(method, serve, self._internal_calls)
+        elif self._callers is not None:
+            serve = _identified(method, serve, self._callers)
         decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
         # A call with one request is served as a stream of requests, which is the same on the wire: else gRPC
         # reads the request by itself, and nobody ends the call of a caller who never sends it. Its answer is
@@ -307,6 +315,17 @@ def _let_go(serve: Handler) -> Handler:
 def _checked(method: str, serve: Handler, internal_calls: InternalCalls) -> Handler:
     async def call(request: Any, context: Any) -> Any:
         await internal_calls.check(method, context)
+        return await serve(request, context)
+
+    return call
+
+
+def _identified(method: str, serve: Handler, callers: Callers) -> Handler:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            serve_as(await callers.identify(method, context))
+        except Exception as error:
+            return await _answer(method, error, context)
         return await serve(request, context)
 
     return call

@@ -120,6 +120,12 @@ class FailedPrecondition(Refused):
     status = grpc.StatusCode.FAILED_PRECONDITION
 
 
+class Unauthenticated(Refused):
+    """The caller has not proved who it is. It may try again with another proof."""
+
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+
 class Unimplemented(Refused):
     """This version does not have the call."""
 

@@ -202,6 +202,7 @@ class RpcServer:
     ) -> None:
         self._settings = ServerSettings() if settings is None else settings
         self._trust = trust
+        self._callers = None if trust is None else trust.callers()
         self._wire = wire
         self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
@@ -359,6 +360,7 @@ class RpcServer:
             tracker=tracker,
             telemetry=self._telemetry,
             internal_calls=None if self._trust is None else self._trust.internal_calls(),
+            callers=self._callers if refuses else None,
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

@@ -5,10 +5,12 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import grpc
 
+from muster_runtime.rpc.identity.callers import Callers
+from muster_runtime.rpc.identity.settings import IdentitySettings
 from muster_runtime.rpc.inside import InternalCalls, InternalSettings, PresentingChannel
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Options, Wire
-from muster_runtime.settings import Settings, load
+from muster_runtime.settings import Settings, SettingsError, load
 
 _Channel = TypeVar("_Channel", grpc.aio.Channel, grpc.Channel)
 
@@ -20,12 +22,14 @@ class Trust:
     Attributes:
         tls: certificates; plain text without any.
         internal: tokens for internal calls.
+        identity: what callers of public services prove.
     """
 
     tls: TlsSettings = field(default_factory=TlsSettings)
     internal: InternalSettings = field(default_factory=InternalSettings)
+    identity: IdentitySettings = field(default_factory=IdentitySettings)
 
-    SETTINGS: ClassVar[tuple[type[Settings], ...]] = (TlsSettings, InternalSettings)
+    SETTINGS: ClassVar[tuple[type[Settings], ...]] = (TlsSettings, InternalSettings, IdentitySettings)
 
     @classmethod
     def load(cls) -> "Trust":
@@ -34,8 +38,9 @@ class Trust:
         Raises:
             SettingsError: a variable is wrong, or the file of tokens cannot be used.
         """
-        trust = cls(load(TlsSettings), load(InternalSettings))
+        trust = cls(load(TlsSettings), load(InternalSettings), load(IdentitySettings))
         trust.internal.tokens()
+        trust.callers()
         return trust
 
     def channel(self, target: str, options: Options, wire: Wire = GRPC) -> grpc.aio.Channel:
@@ -74,6 +79,19 @@ class Trust:
     def internal_calls(self) -> InternalCalls:
         """What checks the internal calls of a server."""
         return InternalCalls(self.internal)
+
+    def callers(self) -> Callers | None:
+        """What finds out who calls the public services of a server; None: nobody can prove anything.
+
+        Raises:
+            SettingsError: callers have to prove who they are, and nobody could.
+        """
+        if self.tls.require_client_certificate:
+            return Callers(self.identity)
+        if self.identity.required:
+            needs = self.tls.variable("require_client_certificate")
+            raise SettingsError([f"{self.identity.variable('required')} needs {needs}"])
+        return None
 
     def renewals(self) -> int:
         """How often the certificates have changed since they were first read."""
