@@ -9,8 +9,6 @@ from abuse.lab import GROUP, Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import common_pb2
 
-STANDS_OPEN = "anybody may have ids made in any group, and a group gives out so many"
-
 ASKED = 1_100
 LONGEST_MS = 1_800_000
 

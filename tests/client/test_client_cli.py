@@ -20,6 +20,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
 FULL_DISK = Path("/dev/full")
+UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
 
 
 async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
@@ -353,6 +354,37 @@ async def test_a_group_is_released_from_quarantine(cluster: ScriptedCluster) -> 
     code, _, errors = await cli(cluster, "groups", "release", "g")
     assert code == 1
     assert "GROUP_ID_NOT_FOUND" in errors
+
+
+@pytest.mark.parametrize("by_instance", [False, True])
+async def test_an_operator_removes_a_member_by_its_id_or_instance(
+    cluster: ScriptedCluster, by_instance: bool
+) -> None:
+    a = cluster.coordinators[0]
+    asked: list[Any] = []
+
+    def leave(request: Any) -> Any:
+        asked.append(request)
+        codes = (UNKNOWN, NONE) if by_instance else (NONE, UNKNOWN)
+        members = [coordinator_pb2.LeaveGroupResponse.Member(error_code=code) for code in codes]
+        return coordinator_pb2.LeaveGroupResponse(members=members)
+
+    a.script["LeaveGroup"].append(leave)
+    code, out, err = await cli(cluster, "groups", "remove-member", "g", "m-1", "--reason", "it never syncs")
+    assert (code, out, err) == (0, "member m-1 of group g is removed\n", "")
+    assert [(m.member_id, m.group_instance_id, m.reason) for m in asked[0].members] == [
+        ("m-1", "", "it never syncs"),
+        ("", "m-1", "it never syncs"),
+    ]
+
+
+async def test_a_member_that_is_not_there_is_named(cluster: ScriptedCluster) -> None:
+    unknown = coordinator_pb2.LeaveGroupResponse.Member(error_code=UNKNOWN)
+    answer = coordinator_pb2.LeaveGroupResponse(members=[unknown, unknown])
+    cluster.coordinators[0].script["LeaveGroup"].append(answer)
+    code, _, err = await cli(cluster, "groups", "remove-member", "g", "m-1")
+    assert code == 1
+    assert "it has no member 'm-1'" in err
 
 
 async def test_offsets_and_history_and_cluster(cluster: ScriptedCluster) -> None:

@@ -90,13 +90,32 @@ def test_a_join_that_is_repeated_has_a_whole_session_to_use_its_id() -> None:
     assert pending_ids(cluster) == []
 
 
-def test_a_repeated_join_gets_its_id_from_a_group_that_has_no_more_to_give() -> None:
+def test_a_repeated_join_gets_its_id_from_a_group_that_gave_out_all_it_may() -> None:
     cluster = acts.shard(max_pending_members=1)
     who = with_id(cluster, "a", request_id="r")
-    refused = acts.ask_join(acts.member(cluster, "b"))
-    assert (refused.error_code, refused.member_id) == (error_code.COORDINATOR_NOT_AVAILABLE, "")
     assert acts.ask_join(who, member_id="", request_id="r").member_id == who.member_id
     assert pending_ids(cluster) == [who.member_id]
+
+
+def test_the_id_that_waited_longest_makes_room_for_another_one() -> None:
+    cluster = acts.shard(max_pending_members=2)
+    first, second = with_id(cluster, "a"), with_id(cluster, "b")
+    third = with_id(cluster, "c")
+    assert pending_ids(cluster) == [second.member_id, third.member_id]
+    assert acts.ask_join(first).error_code == error_code.UNKNOWN_MEMBER_ID
+    third.join()
+    assert third.is_parked
+    assert timers(cluster) == 4, "an id, a session, the phase, the search for expired offsets"
+
+
+@pytest.mark.parametrize(("session_timeout_ms", "lives_ms"), [(1_800_000, 60_000), (10_000, 10_000)])
+def test_an_id_that_is_not_used_lives_for_a_minute_at_most(session_timeout_ms: int, lives_ms: int) -> None:
+    cluster = acts.shard(max_session_timeout_ms=1_800_000)
+    who = with_id(cluster, "a", session_timeout_ms=session_timeout_ms)
+    cluster.advance(lives_ms - 1)
+    assert pending_ids(cluster) == [who.member_id]
+    cluster.advance(1)
+    assert pending_ids(cluster) == []
 
 
 @pytest.mark.row("PM-09")

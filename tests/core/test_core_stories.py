@@ -499,13 +499,10 @@ def test_pending_ids_are_bounded() -> None:
         error_code.MEMBER_ID_REQUIRED,
         error_code.MEMBER_ID_REQUIRED,
         error_code.MEMBER_ID_REQUIRED,
-        error_code.COORDINATOR_NOT_AVAILABLE,
-        error_code.COORDINATOR_NOT_AVAILABLE,
+        error_code.MEMBER_ID_REQUIRED,
+        error_code.MEMBER_ID_REQUIRED,
     ]
-    cluster.advance(10_000)
-    answer = cluster.ask(VirtualMember(cluster, "a").join_request())
-    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
-    assert answer.error_code == error_code.MEMBER_ID_REQUIRED, "ids that were not used are forgotten"
+    assert len(cluster.shard.groups["g"].pending_members) == 3
 
 
 def test_a_group_never_outgrows_the_record_of_its_generation() -> None:

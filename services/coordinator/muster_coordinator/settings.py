@@ -325,12 +325,37 @@ class GroupSettings(Settings):
             "up; those above get new ones."
         ),
     )
+    max_offsets: int = Field(
+        default=_DEFAULTS.max_offsets,
+        ge=1,
+        le=100_000_000,
+        description="Partitions of a group with a committed offset; a commit that brings more is refused.",
+    )
+    max_offset_bytes: int = Field(
+        default=_DEFAULTS.max_offset_bytes,
+        ge=65_536,
+        le=1 << 40,
+        description=(
+            "What the committed offsets of a group may hold in memory, as it is counted, metadata strings "
+            "included; a commit that adds to it is refused."
+        ),
+    )
     max_pending_members: int = Field(
         default=_DEFAULTS.max_pending_members,
         ge=1,
         le=1_000_000,
         description=(
-            "Member ids of a group that were given out and not used yet; more are refused (KIP-394)."
+            "Member ids of a group that were given out and not used yet (KIP-394); for another one the "
+            "oldest goes."
+        ),
+    )
+    unused_id_timeout_ms: int = Field(
+        default=_DEFAULTS.unused_id_timeout_ms,
+        ge=1_000,
+        le=_DAY_MS,
+        description=(
+            "How long a member id that was given out may be used (KIP-394); a shorter session time-out ends "
+            "it before."
         ),
     )
     new_member_join_timeout_ms: int = Field(

@@ -22,7 +22,11 @@ class GroupConfig:
         max_partitions: partitions that a group's published assignments give in a generation.
         max_kept_tokens: partitions of a generation that keep their tokens because members never gave them up;
             those above get new ones.
+        max_offsets: partitions of a group with a committed offset.
+        max_offset_bytes: what the committed offsets of a group hold in memory, as it is counted.
         max_pending_members: member ids given out and not yet used, per group (KIP-394).
+        unused_id_timeout_ms: how long a member id that was given out may be used, at most; a session time-out
+            that is shorter ends it before.
         new_member_join_timeout_ms: how long a new member may be parked in its first JoinGroup.
         offset_metadata_max_bytes: length of the metadata string of a commit, in UTF-8.
         offsets_retention_ms: how long offsets outlive the last member of their group (KIP-211).
@@ -45,7 +49,10 @@ class GroupConfig:
     max_group_bytes: int = 7 * 1_048_576
     max_partitions: int = 200_000
     max_kept_tokens: int = 20_000
+    max_offsets: int = 500_000
+    max_offset_bytes: int = 256 << 20
     max_pending_members: int = 1_000
+    unused_id_timeout_ms: int = 60_000
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 10_080 * 60_000

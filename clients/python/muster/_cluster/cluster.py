@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
-from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
+from muster_protos.limits import REASON_MAX_CHARACTERS
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
@@ -39,6 +40,7 @@ from muster._session.transport import (
     Overloaded,
     UnaryTransport,
 )
+from muster._text import harmless
 from muster._values import Committed, Owner, TopicPartition
 
 Response = TypeVar("Response", bound=GroupResponse)
@@ -234,6 +236,28 @@ class Cluster(TopicCalls):
         """
         request = coordinator_pb2.ReleaseGroupRequest(group_id=check_group_id(group_id))
         await self._group_call(group_id, request, coordinator_pb2.ReleaseGroupResponse)
+
+    async def remove_member(self, group_id: str, member: str, reason: str = "") -> None:
+        """Puts a member out of a group, as an operator; the others share its work. It may join again.
+
+        Args:
+            group_id: the group.
+            member: its member id or group instance id, as `describe_group` shows them.
+            reason: why, at most 255 characters; it is in the cause of the rebalance.
+
+        Raises:
+            GroupError: the group has no such member.
+        """
+        check_group_id(group_id)
+        (member,) = check_texts("member", [member])
+        leaver = coordinator_pb2.LeaveGroupRequest.Member
+        short = harmless(reason)[:REASON_MAX_CHARACTERS]
+        ways = [leaver(member_id=member, reason=short), leaver(group_instance_id=member, reason=short)]
+        request = coordinator_pb2.LeaveGroupRequest(group_id=group_id, members=ways)
+        answer = await self._group_call(group_id, request, coordinator_pb2.LeaveGroupResponse)
+        codes = [int(outcome.error_code) for outcome in answer.members]
+        if common_pb2.ERROR_CODE_NONE not in codes:
+            raise group_error(group_id, codes[0], f"it has no member {member!r}")
 
     async def parked(self, group_id: str) -> list[Parked]:
         """The parked partitions of a group, by topic and number."""

@@ -116,6 +116,20 @@ def delete(group_id: GroupId, servers: Servers = None) -> None:
     say(f"group {group_id} is deleted")
 
 
+@app.command("remove-member")
+def remove_member(
+    group_id: GroupId,
+    member: Annotated[
+        str, typer.Argument(metavar="MEMBER", help="Its id or instance id, as `describe` shows it.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why; the group's history shows it.")] = "",
+    servers: Servers = None,
+) -> None:
+    """Put a member out that is stuck: the others get its work. It may join again."""
+    ask(servers, lambda cluster: cluster.remove_member(group_id, member, reason))
+    say(f"member {member} of group {group_id} is removed")
+
+
 @app.command()
 def release(group_id: GroupId, servers: Servers = None) -> None:
     """Take a group out of quarantine: its coordinator loads it again."""

@@ -218,10 +218,10 @@ class ShardContext:
         """Why no group can be added, for people; empty: one can."""
         limit = self.config.max_groups_per_shard
         if len(self.groups) + len(self.held) >= limit:
-            return self._over(Limit.GROUPS_PER_SHARD, f"the shard has its limit of {limit:,} groups")
+            return self.over(Limit.GROUPS_PER_SHARD, f"the shard has its limit of {limit:,} groups")
         limit = self.config.max_groups
         if self.room.groups() >= limit:
-            return self._over(Limit.GROUPS, f"the coordinator has its limit of {limit:,} groups")
+            return self.over(Limit.GROUPS, f"the coordinator has its limit of {limit:,} groups")
         return self.too_much(GROUP_BYTES)
 
     def too_many_new_groups(self) -> str:
@@ -233,10 +233,11 @@ class ShardContext:
         limit = self.config.max_new_groups_per_shard
         if len(self._unstored) >= limit and not self._make_room():
             text = f"the shard has its limit of {limit:,} groups that gather their first members"
-            return self._over(Limit.NEW_GROUPS_PER_SHARD, text)
+            return self.over(Limit.NEW_GROUPS_PER_SHARD, text)
         return self.too_many_groups()
 
-    def _over(self, limit: Limit, text: str) -> str:
+    def over(self, limit: Limit, text: str) -> str:
+        """Counts a refusal because of a limit; gives what people are told, with the name of the setting."""
         self.room.refused(limit)
         return f"{text} ({limit.setting}); try again"
 
@@ -259,7 +260,7 @@ class ShardContext:
             text = f"the groups of the shard have their limit of {self.config.max_bytes_per_shard:,} bytes"
         else:
             text = f"the groups of the coordinator have their limit of {self.config.max_bytes:,} bytes"
-        return self._over(limit, text)
+        return self.over(limit, text)
 
     def is_full_with(self, bytes_: int) -> bool:
         """Whether more would be held with these than may be, the reserve aside."""

@@ -211,12 +211,11 @@ class Joins:
         if member_id not in group.members:
             if member_id not in group.pending_members:
                 if len(group.pending_members) >= self._context.config.max_pending_members:
-                    text = f"{len(group.pending_members)} member ids wait to be used; try again later"
-                    self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, text)
-                    return
+                    self._take_back_oldest(group)
                 group.give_out(member_id, _PendingMember(self, group, member_id))
+            unused_ms = min(request.session_timeout_ms, self._context.config.unused_id_timeout_ms)
             self._context.purgatory.wheel.arm(
-                group.pending_members[member_id], self._context.now.boot_ms + request.session_timeout_ms
+                group.pending_members[member_id], self._context.now.boot_ms + unused_ms
             )
         self._context.reply(
             call.call_id,
@@ -228,6 +227,15 @@ class Joins:
                 error_message="join again with this member id",
             ),
         )
+
+    def _take_back_oldest(self, group: Group) -> None:
+        """Makes room for an id: the one that has waited longest is unknown from now on (LIM-36).
+
+        Who uses an id does so at once, so it is one that nobody will use; else its owner joins anew.
+        """
+        timer = group.take_back(next(iter(group.pending_members)))
+        if timer is not None:
+            self._context.purgatory.wheel.cancel(timer)
 
     def pending_expired(self, group: Group, member_id: str) -> None:
         """An id was not used in time; a join phase that waited for it may end (PM-02, PM-05)."""

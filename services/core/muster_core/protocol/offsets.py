@@ -1,6 +1,5 @@
 """OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -18,6 +17,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
+from muster_core.protocol.commit_bounds import NOTHING, CommitBounds
 from muster_core.protocol.context import IN_QUARANTINE, ShardContext
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.tombstones import offset_tombstones
@@ -31,13 +31,11 @@ from muster_core.record_bounds import (
 )
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.holdings import OFFSET_BYTES
 from muster_core.state.member import Member
-from muster_core.state.offset_store import CommittedOffset, OffsetStore, weight_of
+from muster_core.state.offset_store import CommittedOffset, OffsetStore
 from muster_core.state.published import TopicPartition
 
 _NO_GROUP = "there is no such group"
-_NOTHING = OffsetStore()
 
 PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
@@ -71,7 +69,7 @@ class Offsets:
         self._rebalancer = rebalancer
         self._deletions = deletions
         self._in_flight: dict[_RetryKey, list[int]] = {}
-        self._open_commits: Counter[str] = Counter()
+        self._bounds = CommitBounds(context)
 
     # --- OffsetCommit
 
@@ -147,8 +145,8 @@ class Offsets:
         if not commit.offsets:
             self._context.reply(call.call_id, response)
             return
-        if full := self._too_much(commit, known=known):
-            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+        if (excess := self._bounds.excess(commit, at_work=known)) is not None:
+            self._context.refuse(call.call_id, *excess)
             return
         records = _in_parts(record)
         if len(records) > 1 and len(list(in_appends(records))) > 1:
@@ -159,25 +157,10 @@ class Offsets:
         if member is not None and request.member_seq:
             member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
-        answer = partial(self._stored, call, request, retry_key, response)
-        self._open_commits[request.group_id] += 1
+        size = self._bounds.opened(commit)
+        answer = partial(self._stored, call, request, retry_key, response, size)
         self._deletions.note_before(topic_of(topic.name) for topic in request.topics)
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
-
-    def _too_much(self, commit: records_pb2.OffsetCommitted, *, known: bool) -> str:
-        """Why shard or process cannot hold what a commit brings, for people; empty: they can (LIM-22)."""
-        if not self._context.is_full_with(OFFSET_BYTES * len(commit.offsets) + commit.ByteSize()):
-            return ""
-        group = self._context.groups.get(commit.group_id)
-        offsets = _NOTHING if group is None else group.offsets
-        grows_bytes = 0
-        for entry in commit.offsets:
-            before = offsets.get((entry.topic, entry.partition))
-            if before is None:
-                grows_bytes += weight_of((entry.topic, entry.partition), entry.metadata)
-            else:
-                grows_bytes += utf8_bytes(entry.metadata) - utf8_bytes(before.metadata)
-        return self._context.too_much(grows_bytes, at_work=known)
 
     def _stored(
         self,
@@ -185,10 +168,9 @@ class Offsets:
         request: OffsetCommitRequest,
         retry_key: _RetryKey,
         answer: OffsetCommitResponse,
+        size: tuple[int, int],
     ) -> None:
-        self._open_commits[request.group_id] -= 1
-        if not self._open_commits[request.group_id]:
-            del self._open_commits[request.group_id]
+        self._bounds.closed(request.group_id, size)
         for call_id in self._in_flight.pop(retry_key, [call.call_id]):
             self._context.reply(call_id, answer)
 
@@ -267,7 +249,7 @@ class Offsets:
                 answer.error_code, answer.error_message = error_code.GROUP_QUARANTINED, IN_QUARANTINE
                 continue
             if asked.topics:
-                offsets = _NOTHING if group is None else group.offsets
+                offsets = NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
                 for partition in named:
                     hidden = partition[0] in gone or partition in removed
@@ -362,10 +344,10 @@ class Offsets:
 
     def on_their_way(self, group: Group) -> bool:
         """Whether the log is about to know commits of the group."""
-        return self._open_commits[group.group_id] > 0
+        return self._bounds.on_their_way(group.group_id)
 
     def _expire_group(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
-        if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
+        if self._context.groups.get(group.group_id) is not group or self.on_their_way(group):
             return  # a tombstone would land after a commit that is on its way, and take it too (EX-10)
         if self._context.forget_unstored(group):
             return

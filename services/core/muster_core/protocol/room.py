@@ -13,6 +13,8 @@ class Limit(Enum):
     NEW_GROUPS_PER_SHARD = "group_max_new_groups_per_shard"
     BYTES = "group_max_bytes"
     BYTES_PER_SHARD = "group_max_bytes_per_shard"
+    OFFSETS = "group_max_offsets"
+    OFFSET_BYTES = "group_max_offset_bytes"
 
     @property
     def setting(self) -> str:

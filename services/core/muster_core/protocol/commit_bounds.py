@@ -1,0 +1,119 @@
+"""What a commit may add: to the offsets of its group, and to what shard and process hold."""
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.room import Limit
+from muster_core.record_bounds import utf8_bytes
+from muster_core.state.holdings import OFFSET_BYTES
+from muster_core.state.offset_store import OffsetStore, weight_of
+
+NOTHING = OffsetStore()
+"""The offsets of a group that there is not."""
+
+
+class _OnTheirWay:
+    """The commits of a group that are on their way to the log."""
+
+    __slots__ = ("bytes", "commits", "offsets")
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.offsets = 0
+        self.bytes = 0
+
+
+class CommitBounds:
+    """Counts what commits bring, before it is stored: what the log has is always accepted.
+
+    What is on its way to the log counts as if all of it were new, so a group is never above its limits; one
+    that is about to reach them may refuse what would just have had room.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._open: dict[str, _OnTheirWay] = {}
+
+    def excess(self, commit: records_pb2.OffsetCommitted, *, at_work: bool) -> tuple[ErrorCode, str] | None:
+        """What is too much with a commit, the code first; None: nothing, or it brings nothing new.
+
+        Args:
+            commit: the record that would be stored.
+            at_work: whether a member sends it that the log knows.
+        """
+        number, most_bytes = len(commit.offsets), _most_bytes(commit)
+        group = self._context.groups.get(commit.group_id)
+        offsets = NOTHING if group is None else group.offsets
+        held, held_bytes = self._held(commit.group_id, offsets)
+        config = self._context.config
+        if (
+            held + number <= config.max_offsets
+            and held_bytes + most_bytes <= config.max_offset_bytes
+            and not self._context.is_full_with(most_bytes)
+        ):
+            return None
+        new, grows_bytes = _growth(commit, offsets)
+        if new > 0 and held + new > config.max_offsets:
+            text = f"the group has its limit of {config.max_offsets:,} committed partitions"
+            return error_code.INVALID_REQUEST, self._context.over(Limit.OFFSETS, text)
+        if grows_bytes > 0 and held_bytes + grows_bytes > config.max_offset_bytes:
+            text = f"the offsets of the group have their limit of {config.max_offset_bytes:,} bytes"
+            return error_code.INVALID_REQUEST, self._context.over(Limit.OFFSET_BYTES, text)
+        if full := self._context.too_much(grows_bytes, at_work=at_work):
+            return error_code.COORDINATOR_NOT_AVAILABLE, full
+        return None
+
+    def opened(self, commit: records_pb2.OffsetCommitted) -> tuple[int, int]:
+        """A commit goes to the log; returns what `closed` is to be given."""
+        size = (len(commit.offsets), _most_bytes(commit))
+        on_their_way = self._open.get(commit.group_id)
+        if on_their_way is None:
+            on_their_way = self._open[commit.group_id] = _OnTheirWay()
+        on_their_way.commits += 1
+        on_their_way.offsets += size[0]
+        on_their_way.bytes += size[1]
+        return size
+
+    def closed(self, group_id: str, size: tuple[int, int]) -> None:
+        """The log has a commit."""
+        on_their_way = self._open[group_id]
+        on_their_way.commits -= 1
+        on_their_way.offsets -= size[0]
+        on_their_way.bytes -= size[1]
+        if not on_their_way.commits:
+            del self._open[group_id]
+
+    def on_their_way(self, group_id: str) -> bool:
+        """Whether the log is about to know commits of a group."""
+        return group_id in self._open
+
+    def _held(self, group_id: str, offsets: OffsetStore) -> tuple[int, int]:
+        """Offsets of a group, and their bytes, with those on their way."""
+        on_their_way = self._open.get(group_id)
+        if on_their_way is None:
+            return len(offsets), offsets.held_bytes
+        return len(offsets) + on_their_way.offsets, offsets.held_bytes + on_their_way.bytes
+
+
+def _most_bytes(commit: records_pb2.OffsetCommitted) -> int:
+    """What it takes in memory if all of it is new, or a little more."""
+    return OFFSET_BYTES * len(commit.offsets) + commit.ByteSize()
+
+
+def _growth(commit: records_pb2.OffsetCommitted, offsets: OffsetStore) -> tuple[int, int]:
+    """How many partitions it has that had no offset, and how many bytes it adds."""
+    new = grows_bytes = 0
+    for entry in commit.offsets:
+        partition = (entry.topic, entry.partition)
+        before = offsets.get(partition)
+        if before is None:
+            new += 1
+            grows_bytes += weight_of(partition, entry.metadata)
+        else:
+            grows_bytes += utf8_bytes(entry.metadata) - utf8_bytes(before.metadata)
+    return new, grows_bytes
