@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from muster._metrics import instruments as client
 from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
@@ -73,6 +74,18 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def client_table(metrics: Iterable[client.ClientMetric]) -> str:
+    """One row for each metric of a worker, with the names that Prometheus gets."""
+    lines = ["| metric | kind | says | what to do |", "|---|---|---|---|"]
+    for metric in metrics:
+        unit = {"s": "_seconds", "": ""}[metric.unit]
+        total = "_total" if metric.kind is client.Kind.COUNTER else ""
+        attributes = "".join(f"<br>`{name}`: {_values(values)}" for name, values in metric.attributes.items())
+        says, advice = _cell(metric.text) + attributes, _cell(metric.advice) or "–"
+        lines.append(f"| `{metric.name}{unit}{total}` | {metric.kind.value} | {says} | {advice} |")
+    return "\n".join(lines)
+
+
 def rules(file: Path = ALERTS) -> list[dict[str, Any]]:
     """Every alert rule."""
     document = yaml.safe_load(file.read_text())
@@ -95,6 +108,7 @@ def alerts_table(rules: Iterable[dict[str, Any]]) -> str:
 def with_tables(page: str) -> str:
     """The page with its tables made anew, between their marks."""
     tables = {name: metrics_table(metrics) for name, metrics in SECTIONS.items()}
+    tables["client"] = client_table(client.ALL)
     tables["alerts"] = alerts_table(rules())
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"

@@ -128,6 +128,7 @@ async def arun(
             **of_member,
         )
         runner.park_in(Marks(cluster, member))
+        runner.count_in(member.metrics)
         names = Names(cluster.topics)
         runner.name_by(names)
         stopping = stop or asyncio.Event()

@@ -7,6 +7,7 @@ from enum import Enum
 from muster_protos.muster.v1 import common_pb2
 
 from muster._clock import boot_ms
+from muster._metrics.member import MemberMetrics
 from muster._reactions import Call, Reaction, reaction_to
 from muster._values import TopicPartition
 
@@ -292,6 +293,7 @@ class Standing:
         seated: set unless the member is in a generation whose assignment it does not have yet: then no commit
             is taken.
         news: set whenever one of the above changed.
+        metrics: of the member; None: nobody counts.
     """
 
     life: Life
@@ -305,6 +307,7 @@ class Standing:
     closing: str | None = None
     seated: asyncio.Event = field(default_factory=_set_event)
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    metrics: MemberMetrics | None = None
 
     @property
     def alive(self) -> bool:
@@ -329,6 +332,9 @@ class Standing:
         """
         if pulse.seat != self.seat:
             return
+        if self.metrics is not None and pulse.on_stream:
+            served = reaction_to(Call.HEARTBEAT, pulse.code) not in (Reaction.RETRY, Reaction.REDISCOVER)
+            self.metrics.contact(reached=served and not pulse.unsure)
         ended_ms = self.life.ends_at_ms
         over = self.holding and not self.alive
         counts = not over and pulse.code in _LIVES_ON

@@ -9,6 +9,8 @@ import time
 import traceback
 from typing import Protocol
 
+from muster._metrics.member import loop_was_blocked
+
 log = logging.getLogger("muster")
 
 LOOK_MS = 100
@@ -57,6 +59,8 @@ class _WatchedLoop:
             self._call("blocked", self._blocked_ms, self._thread)
             return
         if self._blocked_ms:
+            if self._blocked_ms >= LOOK_MS:
+                loop_was_blocked(self._blocked_ms / 1_000)
             self._call("over", self._blocked_ms)
             self._blocked_ms = 0.0
         self._asked += 1

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,8 +12,8 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 from muster._backoff import Backoff, Waiting
 from muster._cluster.discovery import DiscoveryClient
 from muster._errors import GroupError, RequestRefused, code_name, group_error
-from muster._reactions import CONNECTION_LOST, OVERLOADED, Reaction, reaction_to
-from muster._reactions import Call as _Call
+from muster._metrics.member import MemberMetrics
+from muster._reactions import CONNECTION_LOST, OVERLOADED, Call, Reaction, reaction_to
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded, Transport
 from muster._standing import Pulse, Seat
 from muster._tracing import span
@@ -98,10 +99,15 @@ def _commit_code(response: coordinator_pb2.OffsetCommitResponse) -> int:
 
 
 class GroupLink:
-    """Finds the coordinator of a group, follows it when it moves, and drops answers of a deposed one."""
+    """Finds the coordinator of a group, follows it when it moves, and drops answers of a deposed one.
+
+    Attributes:
+        metrics: of the member whose link it is; None: nobody counts.
+    """
 
     def __init__(self, group_id: str, discovery: DiscoveryClient, transport: Transport) -> None:
         self.group_id = group_id
+        self.metrics: MemberMetrics | None = None
         self.shard_epoch: int = 0
         self.address: str | None = None
         self.trouble: str = "the coordinator did not answer"
@@ -181,6 +187,8 @@ class GroupLink:
     def _go_to(self, address: str | None) -> None:
         if address != self.address:
             self.address = address
+            if address is None and self.metrics is not None:
+                self.metrics.contact(reached=False)
             if address is not None:
                 if address != self._found:
                     log.info("group %r: its coordinator is %s", self.group_id, address)
@@ -221,10 +229,16 @@ class GroupLink:
             GroupError: discovery refuses the group id.
         """
         calling = self._call(request, response_type, timeout_ms, follow_moves=follow_moves)
-        if isinstance(request, coordinator_pb2.HeartbeatRequest):
-            return await calling  # too frequent to be traced
-        with span(f"muster {type(request).__name__.removesuffix('Request')}", self.group_id):
-            return await calling
+        name = type(request).__name__.removesuffix("Request")
+        # Heartbeats are too frequent to be traced.
+        with nullcontext() if name == Call.HEARTBEAT.value else span(f"muster {name}", self.group_id):
+            outcome = await calling
+        if self.metrics is not None:
+            reached = reaction_to(Call.HEARTBEAT, outcome.code) not in (Reaction.RETRY, Reaction.REDISCOVER)
+            self.metrics.contact(reached=reached)
+            if not reached:
+                self.metrics.unanswered(name, outcome.code)
+        return outcome
 
     async def _call(
         self, request: GroupRequest, response_type: type[Response], timeout_ms: int, *, follow_moves: bool
@@ -247,7 +261,7 @@ class GroupLink:
             self.forget(address)
             return Outcome(CONNECTION_LOST, None, "the answer came from a deposed coordinator")
         followed = False
-        if reaction_to(_Call.HEARTBEAT, header.code) is Reaction.REDISCOVER:
+        if reaction_to(Call.HEARTBEAT, header.code) is Reaction.REDISCOVER:
             if header.hint is not None and self.follow(header.hint):
                 # Two coordinators that name each other must not be asked in a tight loop.
                 followed = self.shard_epoch > epoch_before
@@ -270,7 +284,7 @@ class GroupLink:
             sent_ms=sent_ms,
             cause=response.cause if response is not None and response.HasField("cause") else None,
             message=outcome.message,
-            repeat=reaction_to(_Call.HEARTBEAT, outcome.code) in (Reaction.RETRY, Reaction.REDISCOVER),
+            repeat=reaction_to(Call.HEARTBEAT, outcome.code) in (Reaction.RETRY, Reaction.REDISCOVER),
             hurry=outcome.hurry,
         )
 

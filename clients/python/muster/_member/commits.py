@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,10 +11,11 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
-from muster._clock import boot_ms
+from muster._clock import boot_ms, monotonic_s
 from muster._cluster.link import GroupLink, Outcome
 from muster._errors import CommitFailed, CommitRejected, MemberClosed, RequestRefused, code_name
 from muster._messages import group_by_topic, in_words
+from muster._metrics.member import MemberMetrics
 from muster._parking import owned_as
 from muster._reactions import CONNECTION_LOST, Call, Reaction
 from muster._standing import Seat, Standing
@@ -52,6 +53,7 @@ class Committer:
         link: GroupLink,
         standing: Standing,
         alarms: Alarms,
+        metrics: MemberMetrics,
         *,
         group_instance_id: str,
         request_timeout_ms: int,
@@ -59,6 +61,7 @@ class Committer:
         self._link = link
         self._standing = standing
         self._alarms = alarms
+        self._metrics = metrics
         self._group_instance_id = group_instance_id
         self._request_timeout_ms = request_timeout_ms
         self._waiting: dict[TopicPartition, _PendingCommit] = {}
@@ -87,6 +90,7 @@ class Committer:
         if self._closed:
             raise MemberClosed("the member is closed, nothing can be committed")
         loop = asyncio.get_running_loop()
+        began_s = monotonic_s()
         waits = []
         for partition, entry in entries.items():
             pending = self._waiting.get(partition)
@@ -106,6 +110,7 @@ class Committer:
         # A cancelled caller does not withdraw the commit: others may wait for the same request.
         for outcome in waits:
             await asyncio.shield(outcome)
+        self._metrics.commit_took(monotonic_s() - began_s)
 
     async def flush(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Waits until no commit, or none that was made so far for some partitions, is in flight.
@@ -247,15 +252,18 @@ class Committer:
             if code == common_pb2.ERROR_CODE_NONE:
                 if not entry.done.done():
                     entry.done.set_result(None)
+                if owned_as(partition) == partition:  # not the mark of a parked one
+                    self._metrics.committed(partition)
             elif code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and not is_final:
                 again = True
             else:
                 why = f"{code_name(code)}: {outcome.message}".removesuffix(": ")
-                self._say_refused((partition,), why)
+                self._say_refused((partition,), code, why)
                 _fail({partition: entry}, CommitRejected(partition, code_name(code), why))
         return again
 
-    def _say_refused(self, partitions: Iterable[TopicPartition], why: str) -> None:
+    def _say_refused(self, partitions: Collection[TopicPartition], code: int, why: str) -> None:
+        self._metrics.commit_refused([p for p in partitions if owned_as(p) == p], code)
         log.info(
             "group %r: commit refused of %s: %s", self._link.group_id, in_words(partitions), harmless(why)
         )
@@ -267,7 +275,7 @@ class Committer:
         outcome: Outcome[coordinator_pb2.OffsetCommitResponse],
     ) -> None:
         why = f"{code_name(outcome.code)}: {outcome.message}".removesuffix(": ")
-        self._say_refused(batch, why)
+        self._say_refused(batch, outcome.code, why)
         if reaction is Reaction.RAISE:
             for partition, entry in batch.items():
                 _fail({partition: entry}, CommitRejected(partition, code_name(outcome.code), why))

@@ -29,6 +29,7 @@ from muster._member.leader import Leader
 from muster._member.ownership import Ownership
 from muster._member.waits import Closing, Waits
 from muster._messages import in_words
+from muster._metrics.member import MemberMetrics
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._standing import Life, MemberState, Order, Seat, Standing
 from muster._text import harmless
@@ -111,13 +112,18 @@ class Member:
         self.topics: tuple[str, ...] = check_topics(topics)
         self._cluster = cluster
         self._link = cluster.link(self.group_id, session=self.config.session)
+        self.metrics: MemberMetrics = MemberMetrics(group_id, self.topics, lambda: self.partitions)
+        """What it counts, for the rest of this library."""
+        self._link.metrics = self.metrics
         self._standing = Standing(
-            Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms)
+            Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms),
+            metrics=self.metrics,
         )
         self._committer = Committer(
             self._link,
             self._standing,
             cluster.alarms,
+            self.metrics,
             group_instance_id=self.config.group_instance_id,
             request_timeout_ms=self.config.request_timeout_ms,
         )
@@ -292,6 +298,7 @@ class Member:
 
     async def _live(self) -> None:
         watch = asyncio.get_running_loop().create_task(self._watch_topics())
+        self.metrics.begin()
         try:
             await self._take_part()
         except Exception as error:
@@ -306,6 +313,7 @@ class Member:
             await self._joiner.stop_keep_alive()
             self._standing.seat = Seat()
             self._standing.state = MemberState.UNJOINED
+            self.metrics.end()
 
     async def _take_part(self) -> None:
         reason = ""
@@ -349,6 +357,7 @@ class Member:
             standing.seat.generation,
             self._because(),
         )
+        self.metrics.rebalanced(standing.cause.kind if standing.cause else 0)
         kept = await self._ownership.release_all_but(owned)
         standing.owned = dict(owned)
         standing.state = MemberState.STABLE

@@ -35,6 +35,7 @@ class Job:
         attempt: the call that is under way; None: none is.
         ending: it is to end, and calls the work no more.
         left: it is not waited for any longer.
+        parked: the partition is parked.
         looks: whether the group's log is to be asked, before the work is called, if the partition is parked.
     """
 
@@ -44,6 +45,7 @@ class Job:
     attempt: Attempt | None = None
     ending: bool = False
     left: bool = False
+    parked: bool = False
     looks: bool = True
 
     @property

@@ -16,6 +16,8 @@ from muster._errors import (
     WorkIdle,
 )
 from muster._member.member import Member
+from muster._metrics.instruments import FAILED, IDLE, NO_CLUSTER, RETURNED
+from muster._metrics.member import MemberMetrics
 from muster._values import TopicPartition
 from muster._work.attempt import Attempt
 from muster._work.failures import Failures, Traces
@@ -56,6 +58,7 @@ class WorkRunner:
         self._policy = policy or WorkPolicy()
         self._marks: Marks | None = None
         self._names: Names | None = None
+        self._metrics: MemberMetrics | None = None
         self._cases: dict[TopicPartition, Case] = {}
         self._running: dict[TopicPartition, Job] = {}
         self._leaving: dict[TopicPartition, list[Job]] = {}
@@ -71,6 +74,11 @@ class WorkRunner:
     def name_by(self, names: Names) -> None:
         """Looks the names of partitions up; without this they have none."""
         self._names = names
+
+    def count_in(self, metrics: MemberMetrics) -> None:
+        """Counts what is called again and what is parked; without this nobody does."""
+        self._metrics = metrics
+        metrics.parked = lambda: [where for where, job in tuple(self._running.items()) if job.parked]
 
     def start(self, member: Member, partitions: tuple[TopicPartition, ...]) -> None:
         """Starts the work on some partitions, unless it is being drained."""
@@ -150,6 +158,8 @@ class WorkRunner:
                     return
             elif not await self._has_failed(job, partition, error):
                 return
+            if self._metrics is not None and not job.looks:  # else it was parked
+                self._metrics.retried(job.where, _why_again(error))
 
     async def _may_be_called(self, job: Job) -> bool:
         """Waits while the partition is parked; returns False if that is for this process to decide alone."""
@@ -176,8 +186,10 @@ class WorkRunner:
                         mark.reason,
                     )
                 said = mark.reason
+                job.parked = True
             await until_next_look()
         job.looks = False
+        job.parked = bool(case.parked)
         if said is not None and not case.parked:
             log.warning("%s was released; its work is called again", job.where)
         return not case.parked
@@ -327,6 +339,7 @@ class WorkRunner:
                 log.info("%s is not parked: %s", job.where, error)
                 return False
         job.case.parked = why
+        job.parked = True
         log.error("%s is parked: %s; its work is not called any more in this process", job.where, why)
         return False
 
@@ -339,3 +352,12 @@ class WorkRunner:
             self.failure = WorkFailed(where, error)
             self.failure.__cause__ = error
         self.failed.set()
+
+
+def _why_again(error: BaseException | None) -> str:
+    """Why the work is called again, as the metrics name it."""
+    if error is None:
+        return RETURNED
+    if isinstance(error, WorkIdle):
+        return IDLE
+    return NO_CLUSTER if isinstance(error, _CLUSTER) else FAILED
