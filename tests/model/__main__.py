@@ -1,16 +1,20 @@
 """`python -m model`, which is `./x model`.
 
-./x model              the shallow spaces, and every rule dropped
-./x model --deep       the deep spaces as well; takes minutes
-./x model --traces     also prints how it breaks without each rule
+./x model                  the shallow spaces, and every rule dropped
+./x model incremental      those of incremental groups
+./x model --deep           the deep spaces as well; takes minutes
+./x model --traces         also prints how it breaks without each rule
+./x model --only NAME      only the walks whose name, or dropped rule, contains NAME
 """
 
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 from model.cases import DEEP, DROPPED, SHALLOW, Case
 from model.explore import Walk, explore
+from model.incremental import cases as incremental
 from model.keeping import SHARED, KeepingModel
 from model.keeping_cases import DROPPED as KEEPING_DROPPED
 from model.keeping_cases import HELD as KEEPING_HELD
@@ -19,6 +23,8 @@ from model.quorum import Model
 from model.session import SessionModel
 from model.session_cases import DROPPED as SESSION_DROPPED
 from model.session_cases import HELD, RIDDEN, SessionCase
+
+AnyCase = Case | SessionCase | KeepingCase | incremental.IncrementalCase
 
 LIMIT_S = 120.0
 DEEP_LIMIT_S = 3_600.0
@@ -42,14 +48,28 @@ def run_keeping(case: KeepingCase, limit_s: float) -> tuple[Walk, bool]:
     return walk, bool(walk.broken) if case.dropped else walk.complete and not walk.broken
 
 
-def _walk(case: Case | SessionCase | KeepingCase, limit_s: float) -> tuple[Walk, bool]:
+def _walk(case: AnyCase, limit_s: float) -> tuple[Walk, bool]:
     match case:
         case SessionCase():
             return run_session(case, limit_s)
         case KeepingCase():
             return run_keeping(case, limit_s)
+        case incremental.IncrementalCase():
+            return case.walk(limit_s)
         case _:
             return run(case, limit_s)
+
+
+def _cases(what: str, *, deep: bool) -> Sequence[AnyCase]:
+    if what == "incremental":
+        return [
+            *incremental.SPACES,
+            *incremental.LARGE,
+            *(incremental.DEEP if deep else ()),
+            *incremental.DROPPED,
+        ]
+    held = [*SHALLOW, *(DEEP if deep else ()), *HELD, *RIDDEN, *KEEPING_HELD]
+    return [*held, *DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED]
 
 
 def main() -> int:
@@ -58,19 +78,34 @@ def main() -> int:
         prog="./x model",
         description="Walks the models of the quorum log, of a member's life and of kept partitions.",
     )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        default="log",
+        choices=("log", "incremental"),
+        help="incremental: of that kind of group",
+    )
     parser.add_argument("--deep", action="store_true", help="the spaces that take minutes, too")
     parser.add_argument("--traces", action="store_true", help="print how it breaks without each rule")
+    parser.add_argument(
+        "--only", default="", metavar="NAME", help="only walks whose name or rule contains it"
+    )
     options = parser.parse_args()
-    held = [*SHALLOW, *(DEEP if options.deep else ()), *HELD, *RIDDEN, *KEEPING_HELD]
-    dropped = [*DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED]
-    cases = held + dropped
+    cases = [
+        case
+        for case in _cases(options.what, deep=options.deep)
+        if options.only in case.name or options.only in case.dropped
+    ]
+    if not cases:
+        parser.error(f"no walk is named {options.only!r}")
     began = time.monotonic()
-    states = failed = 0
+    states = failed = dropped = 0
     for case in cases:
-        limit_s = DEEP_LIMIT_S if case in DEEP else LIMIT_S
+        limit_s = DEEP_LIMIT_S if case in DEEP or case in incremental.DEEP else LIMIT_S
         walk, good = _walk(case, limit_s)
         states += walk.states
         failed += not good
+        dropped += bool(case.dropped)
         verdict = "holds" if not walk.broken else f"breaks: {walk.broken}"
         if not walk.broken and not walk.complete:
             verdict = "cut off"
@@ -84,7 +119,7 @@ def main() -> int:
                 print(f"       {number:2} {step}")
     spent = time.monotonic() - began
     print(
-        f"{len(cases)} walks, {len(dropped)} of them without a rule: {states:,} states in {spent:.1f} s; "
+        f"{len(cases)} walks, {dropped} of them without a rule: {states:,} states in {spent:.1f} s; "
         f"{failed or 'none'} ended otherwise than it must"
     )
     return 1 if failed else 0

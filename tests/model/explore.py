@@ -2,9 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 AnyState = TypeVar("AnyState", bound=Hashable)
 
@@ -56,72 +56,114 @@ class Goal(Generic[AnyState]):
         missed: what is wrong with a state from which it cannot be reached.
         demanded: whether a state must have a way to it.
         reached: whether a step from one state to another is it.
+        along: whether a way may take a step.
     """
 
     missed: str
     demanded: Callable[[AnyState], bool]
     reached: Callable[[AnyState, AnyState], bool]
+    along: Callable[[AnyState, AnyState], bool] = lambda _before, _after: True
 
 
-def explore(model: Walkable[AnyState], limit_s: float, goals: Sequence[Goal[AnyState]] = ()) -> Walk:
+@dataclass(frozen=True)
+class Circle:
+    """What must not go on for ever.
+
+    Attributes:
+        endless: what is wrong with a circle of states.
+        closing: label of the step that closes it.
+        progress: with what the label of a step begins that is progress; a circle with one of them is none.
+    """
+
+    endless: str
+    closing: str
+    progress: str
+
+
+def explore(
+    model: Walkable[AnyState],
+    limit_s: float,
+    goals: Sequence[Goal[AnyState]] = (),
+    circles: Sequence[Circle] = (),
+) -> Walk:
     """Visits every state that can be reached, up to the first broken one.
 
     Args:
         model: what is walked.
         limit_s: the walk is cut off after this time.
         goals: what must stay possible as well.
+        circles: what must not go on for ever.
     """
     began = time.monotonic()
-    first = model.initial()
-    parents: dict[AnyState, tuple[AnyState, str] | None] = {first: None}
-    children: dict[Any, list[Any]] = {}
-    queue = deque([first])
-    while queue:
+    states = [model.canonical(model.initial())]
+    numbers = {states[0]: 0}
+    came: list[tuple[int, str]] = [(-1, "")]
+    children: list[list[int]] = []
+
+    def end(broken: str = "", *steps: str, complete: bool = False) -> Walk:
+        return Walk(len(states), time.monotonic() - began, broken, steps, complete)
+
+    walked = 0
+    while walked < len(states):
         if time.monotonic() - began > limit_s:
-            return Walk(len(parents), time.monotonic() - began, complete=False)
-        state = queue.popleft()
-        following = children.setdefault(state, []) if goals else None
-        for label, step in model.steps(state):
+            return end()
+        following: list[int] = []
+        for label, step in model.steps(states[walked]):
             after = model.canonical(step)
-            if following is not None:
-                following.append(after)
-            if after in parents:
+            known = numbers.setdefault(after, len(states))
+            following.append(known)
+            if known < len(states):
+                for circle in circles:
+                    if label == circle.closing and _closes(came, walked, known, circle):
+                        return end(circle.endless, *_trace(came, walked), label)
                 continue
-            parents[after] = (state, label)
+            states.append(after)
+            came.append((walked, label))
             broken = model.broken(after)
             if broken:
-                return Walk(
-                    len(parents), time.monotonic() - began, broken, _trace(parents, after), complete=False
-                )
-            queue.append(after)
+                return end(broken, *_trace(came, known))
+        children.append(following if goals else [])
+        walked += 1
     for goal in goals:
-        stuck = _stuck(children, goal)
+        stuck = _stuck(states, children, goal)
         if stuck is not None:
-            return Walk(len(parents), time.monotonic() - began, goal.missed, _trace(parents, stuck))
-    return Walk(len(parents), time.monotonic() - began)
+            return end(goal.missed, *_trace(came, stuck), complete=True)
+    return end(complete=True)
 
 
-def _stuck(children: dict[AnyState, list[AnyState]], goal: Goal[AnyState]) -> AnyState | None:
+def _stuck(states: list[AnyState], children: list[list[int]], goal: Goal[AnyState]) -> int | None:
     """A state from which a goal cannot be reached although it is demanded there."""
-    before: dict[AnyState, list[AnyState]] = {}
-    good: set[AnyState] = set()
-    for state, following in children.items():
+    before: list[list[int]] = [[] for _ in states]
+    good: set[int] = set()
+    for number, following in enumerate(children):
         for after in following:
-            before.setdefault(after, []).append(state)
-            if goal.reached(state, after):
-                good.add(state)
+            if not goal.along(states[number], states[after]):
+                continue
+            before[after].append(number)
+            if goal.reached(states[number], states[after]):
+                good.add(number)
     queue = deque(good)
     while queue:
-        for state in before.get(queue.popleft(), ()):
-            if state not in good:
-                good.add(state)
-                queue.append(state)
-    return next((state for state in children if state not in good and goal.demanded(state)), None)
+        for number in before[queue.popleft()]:
+            if number not in good:
+                good.add(number)
+                queue.append(number)
+    return next((n for n, state in enumerate(states) if n not in good and goal.demanded(state)), None)
 
 
-def _trace(parents: Mapping[Any, tuple[Any, str] | None], state: Any) -> tuple[str, ...]:
+def _closes(came: list[tuple[int, str]], number: int, known: int, circle: Circle) -> bool:
+    """Whether a step from one state to an earlier one closes a circle without progress."""
+    while number > known:
+        number, label = came[number]
+        if label.startswith(circle.progress):
+            return False
+    return number == known
+
+
+def _trace(came: list[tuple[int, str]], number: int) -> tuple[str, ...]:
+    """The steps to a state."""
     steps = []
-    while (step := parents[state]) is not None:
-        state, label = step
+    while number > 0:
+        number, label = came[number]
         steps.append(label)
     return tuple(reversed(steps))

@@ -1,0 +1,269 @@
+"""The coordinator of a group that may be of either kind."""
+
+from model.incremental.kinds_state import Call, ChangeBounds, Meeting, Seat, seat_of, store
+from model.incremental.rules import Rules
+from model.incremental.state import put
+
+
+class KindsCoordinator:
+    """Answers calls of both protocols, and converts the group.
+
+    Args:
+        rules: of the walk.
+        bounds: of the walk.
+    """
+
+    def __init__(self, rules: Rules, bounds: ChangeBounds) -> None:
+        self.rules = rules
+        self.bounds = bounds
+
+    def handle(self, state: Meeting, call: Call, *, delayed: bool = False) -> tuple[Meeting, str]:
+        """A call comes. Returns the name of the answer; what it says is what the log says then."""
+        seat = state.club.seats[call.who]
+        if delayed and call.kind in {"join", "enter"} and seat:
+            return state, "ok"  # a lower `member_seq` changes nothing
+        match call.kind:
+            case "commit":
+                return self._commit(state, call), "ok"
+            case "leave":
+                return (self.leave(state, call.who) if seat else state), "ok"
+            case "enter" | "beat":
+                return self._on_incremental(state, call, seat)
+            case _ if state.club.kind == "classic":
+                return self._on_classic(state, call)
+        return self._on_unfit(state, call, seat)
+
+    def _on_incremental(self, state: Meeting, call: Call, seat: Seat | None) -> tuple[Meeting, str]:
+        classic = state.club.kind == "classic"
+        if call.kind == "enter":
+            if classic and any(state.club.seats):
+                return state, "classic"
+            return (state if seat else self._enter(state, call.who)), "list"
+        if classic or seat is None:
+            return state, "back" if seat else "unknown"
+        return self._beat(state, call), "list"
+
+    def _on_classic(self, state: Meeting, call: Call) -> tuple[Meeting, str]:
+        match call.kind:
+            case "join":
+                return self._on_join(state, call)
+            case "sync":
+                return self._on_sync(state, call)
+            case _:
+                return self._on_heartbeat(state, call)
+
+    def _on_unfit(self, state: Meeting, call: Call, seat: Seat | None) -> tuple[Meeting, str]:
+        """A classic call meets an incremental group."""
+        if seat:
+            if not self.rules.classic_calls and call.kind == "sync" and call.data:
+                return self._assign(state, call), "synced"
+            return state, "converted" if self.rules.converted_told else "unknown"
+        if call.kind != "join":
+            return state, "unknown"
+        if not any(state.club.seats):
+            number = state.club.number if self.rules.numbers_go_on else 0
+            state = store(state, kind="classic", phase="stable", number=number, generation=number, target=())
+            return self._on_join(state, call)
+        if call.who in self.bounds.old and self.rules.old_refused:
+            if not self.bounds.auto or not self.can_go_back(state):
+                return state, "refused"
+            return self._on_join(self.convert_back(state), call)
+        return self._enter(state, call.who), "converted"
+
+    def _enter(self, state: Meeting, who: int) -> Meeting:
+        """A new member of an incremental group, or of an empty one, which is incremental from here."""
+        club = state.club
+        number = club.number + 1
+        if club.kind == "classic" and not self.rules.numbers_go_on:
+            number = 1
+        seat = Seat(who not in self.bounds.old, number, club.position + 1, who not in self.bounds.raw)
+        state = store(
+            state,
+            kind="incremental",
+            phase="stable",
+            seats=put(club.seats, who, seat),
+            number=number,
+            target=(),
+        )
+        return state if seat.capable else state._replace(wrong="S6 an old client is in an incremental group")
+
+    def _on_join(self, state: Meeting, call: Call) -> tuple[Meeting, str]:
+        club, seat = state.club, state.club.seats[call.who]
+        if seat and call.number < seat.number and state.joined is None and club.phase != "preparing":
+            return state, "joined"  # a retry: its answer was lost
+        joined = put(state.joined or (False,) * self.bounds.processes, call.who, True)
+        state = state._replace(joined=joined)
+        if not all(joined[who] for who, other in enumerate(club.seats) if other):
+            return state, "wait"
+        number = club.number + 1
+        seats = tuple(
+            Seat(who not in self.bounds.old, number, club.position + 1, who not in self.bounds.raw)
+            if here
+            else None
+            for who, here in enumerate(joined)
+        )
+        state = state._replace(joined=None, guess=False)
+        return store(state, phase="completing", number=number, generation=number, seats=seats), "joined"
+
+    def _on_sync(self, state: Meeting, call: Call) -> tuple[Meeting, str]:
+        club, seat = state.club, state.club.seats[call.who]
+        if seat is None:
+            return state, "unknown"
+        if state.joined is not None or club.phase == "preparing" or call.number != club.number:
+            return state, "rejoin"
+        if club.phase == "completing" and call.data:
+            return self._assign(state, call), "synced"
+        return (state, "synced") if club.phase == "stable" else (state, "wait")
+
+    def _assign(self, state: Meeting, call: Call) -> Meeting:
+        """The leader's assignment. Everybody had given up everything: all tokens are new."""
+        club = state.club
+        token = club.position + 1
+        if club.kind == "incremental":
+            state = state._replace(wrong="S2 a classic assignment moves partitions of an incremental group")
+        seats = tuple(seat and seat._replace(version=token) for seat in club.seats)
+        return store(
+            state, phase="stable", holders=call.data, tokens=(token,) * self.bounds.partitions, seats=seats
+        )
+
+    def _on_heartbeat(self, state: Meeting, call: Call) -> tuple[Meeting, str]:
+        club, seat = state.club, state.club.seats[call.who]
+        if seat is None:
+            return state, "unknown"
+        if state.joined is not None or club.phase != "stable" or call.number != club.number:
+            return state, "rejoin"
+        return state, "ok"
+
+    def leave(self, state: Meeting, who: int) -> Meeting:
+        """A member is gone."""
+        club = state.club
+        seats = put(club.seats, who, None)
+        mine = [holder == who for holder in club.holders]
+        gone = {
+            "holders": tuple(-1 if m else h for m, h in zip(mine, club.holders, strict=True)),
+            "taken": tuple(0 if m else t for m, t in zip(mine, club.taken, strict=True)),
+            "tokens": tuple(0 if m else t for m, t in zip(mine, club.tokens, strict=True)),
+        }
+        if club.kind == "incremental":
+            return store(state, seats=seats, number=club.number + 1, target=(), **gone)
+        joined = state.joined and put(state.joined, who, False)
+        phase = "preparing" if any(seats) else "stable"
+        return store(state._replace(joined=joined if any(seats) else None), seats=seats, phase=phase, **gone)
+
+    def _beat(self, state: Meeting, call: Call) -> Meeting:
+        """An incremental heartbeat: frees what was taken by then, takes, and gives."""
+        club, who = state.club, call.who
+        for p in range(self.bounds.partitions):
+            club = state.club
+            if (
+                club.holders[p] == who
+                and club.taken[p]
+                and club.taken[p] <= call.version
+                and not call.data[p]
+            ):
+                if state.workers[who].owns[p] == club.tokens[p]:
+                    state = state._replace(wrong=f"S5 {p} is freed though process {who} still runs it")
+                state = store(state, holders=put(club.holders, p, -1), taken=put(club.taken, p, 0))
+        club = state.club
+        if not club.target:
+            return state
+        lose = [p for p in range(self.bounds.partitions) if club.holders[p] == who and club.target[p] != who]
+        for p in lose:
+            if not state.club.taken[p]:
+                club, position = state.club, state.club.position + 1
+                seats = put(club.seats, who, seat_of(club, who)._replace(version=position))
+                state = store(state, taken=put(club.taken, p, position), seats=seats)
+        club = state.club
+        if lose:
+            return state
+        if seat_of(club, who).number != club.number:
+            seat = seat_of(club, who)._replace(number=club.number, version=club.position + 1)
+            state = store(state, seats=put(club.seats, who, seat))
+        for p in range(self.bounds.partitions):
+            club = state.club
+            if club.holders[p] == -1 and club.target[p] == who:
+                token = club.position + 1
+                seats = put(club.seats, who, seat_of(club, who)._replace(version=token))
+                state = store(
+                    state, holders=put(club.holders, p, who), tokens=put(club.tokens, p, token), seats=seats
+                )
+        return state
+
+    def _commit(self, state: Meeting, call: Call) -> Meeting:
+        """A commit: partition, token (0: a classic one names none), and the token that it was made under."""
+        club, who = state.club, call.who
+        partition, token, truth = call.data
+        seat = club.seats[who]
+        if seat is None:
+            return state
+        mine = club.holders[partition] == who
+        if club.kind == "classic" and token:
+            good = self.rules.back_commits and mine and club.tokens[partition] == token
+        elif club.kind == "classic":
+            good = call.number == club.number and club.phase == "stable"
+        elif token:
+            good = mine and club.tokens[partition] == token
+        elif self.rules.classic_commits:
+            good = mine and club.tokens[partition] < club.converted and call.number == club.generation
+        else:
+            good = call.number == seat.number
+        if not good:
+            if token and mine and token == club.tokens[partition]:
+                state = state._replace(wrong=f"S7 the commit of worker {who}, which is the owner, is refused")
+            return state
+        if not mine or truth != club.tokens[partition]:
+            state = state._replace(wrong=f"S4 a commit for {partition} is stored though its owner lost it")
+        return store(state, commits=put(club.commits, partition, truth))
+
+    def convert(self, state: Meeting) -> Meeting:
+        """One record: the group is incremental. Owners, tokens and offsets are those last stored."""
+        club = state.club
+        position = club.position + 1
+        tokens = club.tokens if self.rules.owners_stay else tuple(position if t else 0 for t in club.tokens)
+        wrong = "S6 a token changed with the kind of the group" if tokens != club.tokens else ""
+        holders = tuple(h if h >= 0 and club.seats[h] else -1 for h in club.holders)
+        tokens = tuple(t if h >= 0 else 0 for t, h in zip(tokens, holders, strict=True))
+        if any(seat and who in self.bounds.old for who, seat in enumerate(club.seats)):
+            wrong = "S6 an old client is in an incremental group"
+        seats = tuple(seat and seat._replace(number=club.number) for seat in club.seats)
+        target = () if -1 in holders else holders
+        return store(
+            state._replace(joined=None, wrong=state.wrong or wrong),
+            kind="incremental",
+            phase="stable",
+            holders=holders,
+            tokens=tokens,
+            taken=self.bounds.nothing,
+            target=target,
+            seats=seats,
+            converted=position,
+        )
+
+    def convert_back(self, state: Meeting) -> Meeting:
+        """The group is classic again: a join phase, before which nobody gets anything."""
+        club = state.club
+        if not all(seat.classic for seat in club.seats if seat):
+            state = state._replace(wrong="S6 a member that cannot be classic is in a classic group")
+        seats = tuple(seat and seat._replace(number=0) for seat in club.seats)
+        held = tuple(-1 if taken else holder for holder, taken in zip(club.holders, club.taken, strict=True))
+        if self.rules.back_rebalances:
+            return store(state, kind="classic", phase="preparing", target=(), seats=seats)
+        seats = tuple(seat and seat._replace(number=club.number) for seat in club.seats)
+        return store(
+            state,
+            kind="classic",
+            target=(),
+            seats=seats,
+            holders=held,
+            taken=self.bounds.nothing,
+            generation=club.number,
+        )
+
+    def take_over(self, state: Meeting) -> Meeting:
+        """Another coordinator loads the log: who had joined is forgotten, calls to the old one are lost."""
+        late = tuple(call for call in state.late if call.kind in {"synced", "listed"})
+        return state._replace(joined=None, guess=True, late=late)
+
+    def can_go_back(self, state: Meeting) -> bool:
+        """Whether all members can be classic."""
+        return not self.rules.back_capable or all(seat.classic for seat in state.club.seats if seat)

@@ -1,0 +1,178 @@
+"""A group that may be of either kind, its workers, and what is on its way."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from model.incremental.state import put
+
+
+class Seat(NamedTuple):
+    """A member in a group that may be of either kind.
+
+    Attributes:
+        capable: whether its join said that it can be incremental.
+        number: the generation, or the epoch, that it has been brought to.
+        version: where its list changed last; the conversion does not change a list.
+        classic: whether its join said that it can be classic.
+    """
+
+    capable: bool
+    number: int
+    version: int
+    classic: bool = True
+
+
+class Club(NamedTuple):
+    """A group of either kind, as the log has it.
+
+    Attributes:
+        kind: `classic` or `incremental`.
+        phase: of a classic group: `stable`, `preparing` (a member left) or `completing` (no assignment yet).
+        number: generation, or group epoch.
+        holders: who has each partition; -1: nobody.
+        tokens: of the holders.
+        taken: where a partition was taken from its holder, who has not given it back; 0: it was not.
+        target: who should have each partition; empty: as it is.
+        seats: the members.
+        commits: token of the last commit of each partition.
+        converted: where the group became incremental.
+        generation: the last one that was classic.
+        position: of the last record.
+    """
+
+    kind: str
+    phase: str
+    number: int
+    holders: tuple[int, ...]
+    tokens: tuple[int, ...]
+    taken: tuple[int, ...]
+    target: tuple[int, ...]
+    seats: tuple[Seat | None, ...]
+    commits: tuple[int, ...]
+    converted: int
+    generation: int
+    position: int
+
+
+class Worker(NamedTuple):
+    """A process that may be a member of either kind.
+
+    Attributes:
+        mode: `out`, `stable` (classic), `joining`, `syncing`, `incremental`, `returning` (it has heard that
+            its group is classic again, and has not stopped yet) or `refused`.
+        number: generation or epoch that it has heard of.
+        version: newest that it has heard of.
+        owns: tokens of what it runs.
+    """
+
+    mode: str
+    number: int
+    version: int
+    owns: tuple[int, ...]
+
+
+class Call(NamedTuple):
+    """A call: `join`, `sync`, `heartbeat` (classic), `enter`, `beat` (incremental), `commit`, `leave`.
+
+    `synced` and `listed` are answers.
+    """
+
+    kind: str
+    who: int
+    number: int = 0
+    version: int = 0
+    data: tuple[int, ...] = ()
+
+
+class Meeting(NamedTuple):
+    """Everything. `joined` is who joined in the join phase that runs; it is in no log."""
+
+    club: Club
+    workers: tuple[Worker, ...]
+    joined: tuple[bool, ...] | None
+    guess: bool
+    late: tuple[Call, ...]
+    left: tuple[int, ...]
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class ChangeBounds:
+    """How large a space of two kinds is, and how often things happen in it.
+
+    Attributes:
+        processes: how many there are; `members` of them are in the group at the beginning.
+        old: processes that can only be classic.
+        raw: processes that can only be incremental.
+        kind: of the group at the beginning.
+        auto: a classic client that joins makes the group classic again, if that is possible.
+        answers: incremental answers may be late, too.
+    """
+
+    processes: int = 2
+    partitions: int = 2
+    members: int = 2
+    old: tuple[int, ...] = ()
+    raw: tuple[int, ...] = ()
+    kind: str = "classic"
+    auto: bool = False
+    answers: bool = False
+    joins: int = 0
+    rejoins: int = 0
+    leaves: int = 0
+    late: int = 0
+    crashes: int = 0
+    inputs: int = 0
+    commits: int = 0
+    conversions: int = 1
+    backs: int = 0
+    gives: tuple[int, ...] = ()
+
+    @property
+    def nothing(self) -> tuple[int, ...]:
+        """The tokens of whoever has no partition."""
+        return (0,) * self.partitions
+
+
+CHANGE_BUDGETS = (
+    "joins",
+    "rejoins",
+    "leaves",
+    "late",
+    "crashes",
+    "inputs",
+    "commits",
+    "conversions",
+    "backs",
+)
+(M_JOINS, M_REJOINS, M_LEAVES, M_LATE, M_CRASHES, M_INPUTS, M_COMMITS, M_CONVERSIONS, M_BACKS) = range(9)
+
+
+def spend(state: Meeting, what: int) -> Meeting:
+    """One less of what may happen."""
+    return state._replace(left=put(state.left, what, state.left[what] - 1))
+
+
+def change(state: Meeting, who: int, **what: Any) -> Meeting:
+    """A worker with something changed."""
+    return state._replace(workers=put(state.workers, who, state.workers[who]._replace(**what)))
+
+
+def store(state: Meeting, **what: Any) -> Meeting:
+    """Writes a record."""
+    return state._replace(club=state.club._replace(position=state.club.position + 1, **what))
+
+
+def list_of(club: Club, who: int) -> tuple[int, ...]:
+    """What a member has, and need not give back."""
+    return tuple(
+        club.tokens[p] if club.holders[p] == who and not club.taken[p] else 0
+        for p in range(len(club.holders))
+    )
+
+
+def seat_of(club: Club, who: int) -> Seat:
+    """The seat of a member that is there."""
+    seat = club.seats[who]
+    assert seat is not None
+    return seat
