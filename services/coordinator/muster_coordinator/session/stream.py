@@ -13,6 +13,8 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Detach, Push
 from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_runtime.clock import wall_ms
+from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.refusals import Refused
 from muster_runtime.rpc.unread import Cuts
 
@@ -145,6 +147,8 @@ class SessionStream:
         """
         self._task = asyncio.current_task()
         self._peer = context.peer()
+        if (expires_ms := current_identity().expires_ms) is not None:
+            self._oldest_ms = min(self._oldest_ms, expires_ms - wall_ms())
         reader = asyncio.get_running_loop().create_task(self._read(context))
         try:
             await self._write(context)

@@ -310,6 +310,8 @@ class RpcServer:
                 for name, methods in self._handlers.items()
             )
         )
+        if self._callers is not None:
+            self._callers.start()
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
@@ -338,6 +340,8 @@ class RpcServer:
             # gRPC does not always notice that its last call has ended.
             await _within(grace_ms / 1000 + _OVERDUE_S, "grpc", self._server.stop(grace_ms / 1000))
         self._unread.close()
+        if self._callers is not None:
+            self._callers.stop()
 
     def _register(
         self,

@@ -84,13 +84,15 @@ class Trust:
         """What finds out who calls the public services of a server; None: nobody can prove anything.
 
         Raises:
-            SettingsError: callers have to prove who they are, and nobody could.
+            SettingsError: callers have to prove who they are and nobody could, or the file of keys cannot
+                be used.
         """
-        if self.tls.require_client_certificate:
-            return Callers(self.identity)
+        certificates = self.tls.require_client_certificate
+        if certificates or self.identity.reads_tokens:
+            return Callers(self.identity, certificates=certificates)
         if self.identity.required:
-            needs = self.tls.variable("require_client_certificate")
-            raise SettingsError([f"{self.identity.variable('required')} needs {needs}"])
+            needs = self.tls.variable("require_client_certificate"), self.identity.variable("token_issuer")
+            raise SettingsError([f"{self.identity.variable('required')} needs {' or '.join(needs)}"])
         return None
 
     def renewals(self) -> int:

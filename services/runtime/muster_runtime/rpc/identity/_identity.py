@@ -1,7 +1,7 @@
 """The identity of a caller, and the one of the call that is being served."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 LONGEST_NAME = 512
@@ -23,10 +23,13 @@ class Identity:
     Attributes:
         name: of the caller, 1 to `LONGEST_NAME` printable characters; empty: it proved nothing.
         proof: how it proved that name.
+        expires_ms: from when on, in Unix time, the proof counts for no new call; None: it lasts as long as
+            the connection. A caller has another one with each token.
     """
 
     name: str
     proof: Proof
+    expires_ms: int | None = field(default=None, compare=False)
 
 
 NOBODY = Identity("", Proof.NONE)
@@ -52,4 +55,4 @@ def serve_as(identity: Identity) -> None:
 
 def is_name(text: str) -> bool:
     """Whether something can be the name of an identity."""
-    return 1 <= len(text) <= LONGEST_NAME and text.isprintable() and not text.isspace()
+    return 1 <= len(text) <= LONGEST_NAME and text.isprintable() and text == text.strip()

@@ -8,11 +8,13 @@ import structlog
 from muster_runtime.rpc.identity._identity import LONGEST_NAME, NOBODY, Identity, Proof, is_name
 from muster_runtime.rpc.identity.certificates import name_in_certificate
 from muster_runtime.rpc.identity.settings import IdentitySettings
-from muster_runtime.rpc.refusals import Unauthenticated
+from muster_runtime.rpc.identity.tokens import Tokens
+from muster_runtime.rpc.refusals import Refused, Unauthenticated
 
 log = structlog.get_logger()
 
 _LOG_EVERY_S = 10.0
+_HEADER = "authorization"
 
 
 class Callers:
@@ -20,10 +22,16 @@ class Callers:
 
     Args:
         settings: what is asked for.
+        certificates: whether the server asks for those of its clients.
+
+    Raises:
+        SettingsError: the file with the keys of tokens cannot be used.
     """
 
-    def __init__(self, settings: IdentitySettings) -> None:
+    def __init__(self, settings: IdentitySettings, *, certificates: bool) -> None:
         self._settings = settings
+        self._certificates = certificates
+        self._tokens = Tokens(settings) if settings.reads_tokens else None
         self._refused = 0
         self._logged_s: float | None = None
 
@@ -32,25 +40,45 @@ class Callers:
 
         Raises:
             Unauthenticated: the caller shows something that proves nothing, or nothing where it must.
+            Unavailable: whether its token proves anything cannot be said yet.
         """
         try:
-            return self._identified(context)
-        except Unauthenticated as refusal:
+            return await self._identified(context)
+        except Refused as refusal:
             self._log(method, context.peer(), refusal.message)
             raise
 
-    def _identified(self, context: Any) -> Identity:
-        name = name_in_certificate(context)
+    def start(self) -> None:
+        """Begins to keep the keys of tokens up to date, on the event loop that runs."""
+        if self._tokens is not None:
+            self._tokens.keys.start()
+
+    def stop(self) -> None:
+        """Ends that."""
+        if self._tokens is not None:
+            self._tokens.keys.stop()
+
+    async def _identified(self, context: Any) -> Identity:
+        if self._tokens is not None and (token := _token(context)) is not None:
+            # A token that proves nothing is not made up for by a certificate: its caller meant to be another.
+            return await self._tokens.owner(token)
+        name = name_in_certificate(context) if self._certificates else None
         if name is not None and is_name(name):
             return Identity(name, Proof.CERTIFICATE)
         if not self._settings.required:
             return NOBODY
-        if name is None:
-            raise Unauthenticated("the call has no client certificate, and this server wants one")
-        raise Unauthenticated(
-            "the certificate has no name to go by: one URI, a DNS name or a common name, of at most "
-            f"{LONGEST_NAME} printable characters"
-        )
+        if name is not None:
+            raise Unauthenticated(
+                "the certificate has no name to go by: one URI, a DNS name or a common name, of at most "
+                f"{LONGEST_NAME} printable characters"
+            )
+        raise Unauthenticated(f"the call shows no {self._proofs}, and this server asks who calls")
+
+    @property
+    def _proofs(self) -> str:
+        if self._tokens is None:
+            return "client certificate"
+        return "token or client certificate" if self._certificates else "token"
 
     def _log(self, method: str, peer: str, why: str) -> None:
         """Logs a refused call, and how many were refused since the last line; not more often than that."""
@@ -59,3 +87,18 @@ class Callers:
         if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
             log.warning("call_unauthenticated", method=method, peer=peer, reason=why, refused=self._refused)
             self._refused, self._logged_s = 0, now_s
+
+
+def _token(context: Any) -> str | None:
+    """The token that a call shows; None: it shows none.
+
+    Raises:
+        Unauthenticated: it shows several, or something else in the place of one.
+    """
+    shown = [value for key, value in context.invocation_metadata() or () if key == _HEADER]
+    if not shown:
+        return None
+    scheme, _, token = str(shown[0]).partition(" ")
+    if len(shown) > 1 or scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("the header authorization is not one `Bearer` with a token")
+    return token.strip()
