@@ -13,6 +13,10 @@ import time
 from collections.abc import Sequence
 
 from model.cases import DEEP, DROPPED, SHALLOW, Case
+from model.doubts import JUDGED, DoubtModel
+from model.doubts_cases import DROPPED as DOUBT_DROPPED
+from model.doubts_cases import HELD as DOUBT_HELD
+from model.doubts_cases import DoubtCase
 from model.explore import Walk, explore
 from model.incremental import cases as incremental
 from model.keeping import SHARED, KeepingModel
@@ -24,7 +28,7 @@ from model.session import SessionModel
 from model.session_cases import DROPPED as SESSION_DROPPED
 from model.session_cases import HELD, RIDDEN, SessionCase
 
-AnyCase = Case | SessionCase | KeepingCase | incremental.IncrementalCase
+AnyCase = Case | SessionCase | KeepingCase | DoubtCase | incremental.IncrementalCase
 
 LIMIT_S = 120.0
 DEEP_LIMIT_S = 3_600.0
@@ -48,8 +52,16 @@ def run_keeping(case: KeepingCase, limit_s: float) -> tuple[Walk, bool]:
     return walk, bool(walk.broken) if case.dropped else walk.complete and not walk.broken
 
 
+def run_doubts(case: DoubtCase, limit_s: float) -> tuple[Walk, bool]:
+    """Walks a case of a node without a file; whether it ended as it must."""
+    walk = explore(DoubtModel(case.rules, case.bounds), limit_s, (JUDGED,))
+    return walk, bool(walk.broken) if case.dropped else walk.complete and not walk.broken
+
+
 def _walk(case: AnyCase, limit_s: float) -> tuple[Walk, bool]:
     match case:
+        case DoubtCase():
+            return run_doubts(case, limit_s)
         case SessionCase():
             return run_session(case, limit_s)
         case KeepingCase():
@@ -68,15 +80,15 @@ def _cases(what: str, *, deep: bool) -> Sequence[AnyCase]:
             *(incremental.DEEP if deep else ()),
             *incremental.DROPPED,
         ]
-    held = [*SHALLOW, *(DEEP if deep else ()), *HELD, *RIDDEN, *KEEPING_HELD]
-    return [*held, *DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED]
+    held = [*SHALLOW, *(DEEP if deep else ()), *HELD, *RIDDEN, *KEEPING_HELD, *DOUBT_HELD]
+    return [*held, *DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED, *DOUBT_DROPPED]
 
 
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
         prog="./x model",
-        description="Walks the models of the quorum log, of a member's life and of kept partitions.",
+        description="Walks the models of the quorum log, of doubts, of a member's life and of kept partitions.",
     )
     parser.add_argument(
         "what",

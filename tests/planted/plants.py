@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from model.doubts import DoubtRules
 from model.session import SessionRules
 from model.state import Rules as ModelRules
 from planted.rules import ROOT, Rule
@@ -209,9 +210,8 @@ def faults(found: Plants, rules: dict[str, Rule], root: Path = ROOT) -> list[str
             if name not in found.plants
         ]
     if found.model:
-        names = {
-            rule.name for rules_of in (ModelRules, SessionRules) for rule in dataclasses.fields(rules_of)
-        }
+        models = (ModelRules, SessionRules, DoubtRules)
+        names = {rule.name for rules_of in models for rule in dataclasses.fields(rules_of)}
         wrong += [
             f"the model has the rule {name}, and nothing says what it is"
             for name in names - found.model.keys()

@@ -19,13 +19,13 @@ from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.catalog.snapshots import CatalogSnapshots
 from muster_metadata.cluster.features import Features
 from muster_metadata.cluster.followers import Followers
-from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.lease_stream import Leases
 from muster_metadata.cluster.leases import LeaseObserver
 from muster_metadata.cluster.membership import Membership
 from muster_metadata.cluster.monitor import Monitor
 from muster_metadata.cluster.owners import OwnerRow
 from muster_metadata.cluster.publisher import ViewPublisher
+from muster_metadata.cluster.refill import refill_of
 from muster_metadata.cluster.servers import Servers
 from muster_metadata.cluster.tables import Tables
 from muster_metadata.log.claim import Claimer
@@ -37,6 +37,7 @@ from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.addresses import split_urls
 from muster_metadata.nodes.configuration import UNREACHED, Unusable
+from muster_metadata.nodes.doubts import Doubts
 from muster_metadata.nodes.durability import DurabilityWatch
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
@@ -76,12 +77,16 @@ class Metadata:
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
         self.tables = Tables(self.quorum, lambda: bool(self.catalog.features))
         self.view = ViewPublisher(LeaseObserver(settings.lease_ms), boot_ms)
-        repairer = Repairer(
-            self.quorum, settings.rebuild_delay_ms, refill_tables=LeaseCopies(self.quorum).copy_to
-        )
+        repairer = Repairer(self.quorum, settings.rebuild_delay_ms, refill_tables=refill_of(self.quorum))
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)
-        self._patrol = Patrol(self.quorum, self.upkeep, on_unclaimed_catalog=self._hold_catalog)
+        self._doubts = Doubts(self.quorum, lambda: self._patrol.hurry())
+        self._patrol = Patrol(
+            self.quorum,
+            self.upkeep,
+            on_unclaimed_catalog=self._hold_catalog,
+            on_looked=self._doubts.hurry,
+        )
         self.reader = LogReader(self.quorum)
         claimer = Claimer(self.quorum, repairer, self._stamp_ms, settings.claim_timeout_ms)
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
@@ -181,6 +186,7 @@ class Metadata:
         self.catalog_snapshots.start(found.shard_count)
         self._monitor.start()
         self.servers.start()
+        self._spawn(self._doubts.run())
         # Before the catalog is read: nodes that restarted all at once must be readmitted first.
         self._patrol.start(found.shard_count + 1)
         self.problem = "the catalog was not read yet"
@@ -236,6 +242,7 @@ class Metadata:
 
     def _connected(self, node: Node) -> None:
         self.upkeep.recheck(node)
+        self._doubts.hurry()
         self._patrol.hurry()
 
     def _follow(self) -> None:

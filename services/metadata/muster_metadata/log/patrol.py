@@ -40,6 +40,7 @@ class Patrol:
         upkeep: repairs.
         on_unclaimed_catalog: called when two rounds in a row found the catalog's log without such a claim.
         now_ms: boot clock; that of the machine if absent.
+        on_looked: called when the nodes' settings were read, before the logs are looked at.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class Patrol:
         upkeep: Upkeep,
         on_unclaimed_catalog: Callable[[], None],
         now_ms: Callable[[], int] = boot_ms,
+        on_looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._quorum = quorum
         self._upkeep = upkeep
         self._on_unclaimed_catalog = on_unclaimed_catalog
         self._now_ms = now_ms
+        self._on_looked = on_looked
         self._unclaimed: set[int] = set()
         self._log_count = 0
         self._again = asyncio.Event()
@@ -98,6 +101,7 @@ class Patrol:
     async def _round(self) -> None:
         catalog, before, self._unclaimed = self._log_count - 1, self._unclaimed, set()
         await asyncio.gather(*(node.look() for node in self._quorum.nodes))
+        self._on_looked()
         for first in range(0, self._log_count, _AT_ONCE):
             shards = range(first, min(first + _AT_ONCE, self._log_count))
             await asyncio.gather(*(self._look(shard) for shard in shards))

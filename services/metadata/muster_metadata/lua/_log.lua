@@ -1,9 +1,10 @@
 -- Begins every script on a log. KEYS: log, promise, acknowledged position, identity of the node.
 -- ARGV: identity expected, epoch, nonce of the claim, then what the script needs; last of all the run of the
--- server that the connection is to; empty: the caller does not count the answer as a vote.
+-- server that the connection is to; empty: the caller does not count the answer as a vote. After it come those of its runs
+-- that were without an append-only file; `?`: the other nodes were not asked for them yet.
 local log, promise, acknowledged, node = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local identity, epoch, nonce = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local run = table.remove(ARGV)
+local run, doubted = string.match(table.remove(ARGV), '^(%S*) ?(.*)$')
 
 -- What stands here was not written by a script of ours: the node says nothing about this log.
 local function damaged(what)
@@ -58,11 +59,15 @@ local function promised()
 end
 
 -- Whether this node may have forgotten what it said last: it restarted since it last voted on this log, and what
--- it wrote then was not synced at once (a run that was so is marked). A run that is not known is not judged.
+-- it wrote then was not synced at once (a run that was so is marked), or that run ended without a file. A run that is not
+-- known is not judged.
 local function forgetful(mark)
   if run == '' or not mark or mark == '' or mark == run then return false end
   local mark_id, mark_synced = string.match(mark, '^([^/]*)(.*)$')
-  return mark_id ~= string.match(run, '^[^/]*') and mark_synced ~= '/always'
+  if mark_id == string.match(run, '^[^/]*') then return false end
+  if mark_synced ~= '/always' then return true end
+  if doubted == '?' then error('UNVETTED', 0) end
+  return string.find(' ' .. doubted .. ' ', ' ' .. mark_id .. ' ', 1, true) ~= nil
 end
 
 -- Why this node has no such log, or nothing. A log is never made here.

@@ -63,6 +63,7 @@ class NodeConnection:
         run_id: of the server's process at the other end of the connection; empty: unknown.
         started_s: when that process was started, Unix time.
         synced: whether it syncs each write.
+        logs_writes: whether it writes an append-only file at all, as far as it says.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class NodeConnection:
         self.run_id = ""
         self.started_s = 0
         self.synced = False
+        self.logs_writes = True
         self._connection: Connection | SSLConnection | None = None
         self._outbox: list[bytes] = []
         self._wake = asyncio.Event()
@@ -216,7 +218,7 @@ class NodeConnection:
         await self._hear_run(connection)
 
     async def _hear_run(self, connection: Connection) -> None:
-        """Asks which run of the server this is: a later run may have forgotten its last answers."""
+        """Asks which run of the server this is: a later run may have forgotten what this one said."""
         settings = (("CONFIG", "GET", name) for name in SYNCED)
         questions = [("INFO", "server"), ("INFO", "persistence"), *settings]
         await connection.send_packed_command([_pack(question) for question in questions], check_health=False)
@@ -232,6 +234,7 @@ class NodeConnection:
         self.started_s = int(time.time()) - int(about.get("uptime_in_seconds", "0"))
         wanted = [[name.encode(), value] for name, value in SYNCED.items()]
         self.synced = answers[2:] == wanted and all_written(answers[1] or b"")
+        self.logs_writes = logs_writes(answers[1] or b"")
 
     async def _write(self, connection: Connection) -> None:
         while True:
@@ -292,6 +295,11 @@ def all_written(persistence: bytes) -> bool:
     """
     said = fields(persistence)
     return all(said.get(name) == value for name, value in _WRITTEN.items())
+
+
+def logs_writes(persistence: bytes) -> bool:
+    """Whether a server writes an append-only file, by its answer to INFO; what it does not say counts as yes."""
+    return fields(persistence).get("aof_enabled") != "0"
 
 
 def _pack(command: tuple[bytes | str | int, ...]) -> bytes:

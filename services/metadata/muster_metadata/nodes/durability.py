@@ -131,7 +131,7 @@ class DurabilityWatch:
     """Says which nodes have settings that weaken durability, also settings that are changed while they run.
 
     A node whose append-only file was switched off comes back with the file of that moment, which may say that
-    the node synced each write, as it did until then (docs/failures.md).
+    the node synced each write, as it did until then: `doubts.py` has the others know better.
 
     Args:
         nodes: all of them.

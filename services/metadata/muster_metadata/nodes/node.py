@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
-from muster_metadata.nodes.connection import SYNCED, NodeConnection, all_written
+from muster_metadata.nodes.connection import SYNCED, NodeConnection, all_written, logs_writes
 from muster_metadata.nodes.entries import NodeEntry, arguments
 from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
@@ -31,6 +32,19 @@ _OTHER_NODE = Problem(ProblemKind.OTHER_NODE, "it belongs to another log, or is 
 _NOT_A_NODE = Problem(ProblemKind.NOT_A_NODE, "it has no data, and the configuration does not name it")
 
 
+@dataclass(frozen=True, slots=True)
+class Vetted:
+    """What the other nodes said of a server, when they were asked in one of its runs.
+
+    Attributes:
+        run_id: that run; empty: they were not asked yet.
+        doubted: its runs that were without an append-only file, so that what they said is not believed.
+    """
+
+    run_id: str = ""
+    doubted: tuple[str, ...] = ()
+
+
 class Node:
     """A server and the commands to it.
 
@@ -51,6 +65,8 @@ class Node:
         refusal: why it refused the last write; None: it did not.
         damage_reported_ms: when it was last said that the node has a log, or a snapshot of it, damaged: by
             shard, and whether it was a snapshot.
+        vetted: what the other nodes say of earlier runs of its server; None: they were not asked, and are not
+            going to be.
     """
 
     def __init__(
@@ -63,6 +79,7 @@ class Node:
         self.member = True
         self.refusal: Problem | None = None
         self.damage_reported_ms: dict[tuple[int, bool], int] = {}
+        self.vetted: Vetted | None = None
         self._shard_count = 0
         self._log_keys: dict[int, tuple[str, ...]] = {}
         self.steps = NodeConnection(
@@ -72,15 +89,20 @@ class Node:
         self.bulk = NodeConnection(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
 
     async def look(self) -> None:
-        """Asks again whether the server syncs each write, which can be changed while it runs.
+        """Asks again whether the server writes a file and syncs it, which can be changed while it runs.
 
         Without an answer nothing changes: the next connect asks again.
         """
+        run_id = self.tables.run_id
         synced = await syncs(self.ask)
-        if synced is None:
-            return
+        reply = await self.ask("INFO", "persistence")
         for connection in (self.steps, self.tables, self.bulk):
-            connection.synced = synced
+            if connection.run_id != run_id:
+                continue  # it asked when it connected
+            if synced is not None:
+                connection.synced = synced
+            if reply.status is Status.OK:
+                connection.logs_writes = logs_writes(reply.values[0])
 
     def start(self) -> None:
         """Starts to connect in the background."""
@@ -166,10 +188,19 @@ class Node:
             known = self._all_keys(shard)
             names += tuple(getattr(known, name) for name in _MORE_KEYS[script.name])
         decode = self._wrote if script.name in _WRITING else self._read
-        run = connection.run if vote else ""
+        run = self._voting_run(connection) if vote else ""
         return connection.send(
             decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest, run
         )
+
+    def _voting_run(self, connection: NodeConnection) -> str:
+        """The run of the server, and which runs before it promised what is in no file."""
+        run, vetted = connection.run, self.vetted
+        if vetted is None or not run:
+            return run
+        if vetted.run_id != connection.run_id:
+            return f"{run} ?"
+        return " ".join((run, *vetted.doubted)) if vetted.doubted else run
 
     def inspect(self, shard: int, *, vote: bool = True) -> Answer:
         """Reads the state of a log.

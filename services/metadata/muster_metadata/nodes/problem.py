@@ -78,4 +78,7 @@ UNREACHABLE = Problem(ProblemKind.UNREACHABLE, "it cannot be reached")
 SILENT = Problem(ProblemKind.SILENT, "it does not answer")
 LOADING = Problem(ProblemKind.LOADING, "it reads its data after a start")
 BUSY = Problem(ProblemKind.BUSY, "it runs a script that takes long, and answers nobody meanwhile")
+UNVETTED = Problem(
+    ProblemKind.UNSURE, "it restarted, and the others have not said yet whether it had a file before"
+)
 REPLICA = Problem(ProblemKind.REPLICA, "it is a replica; every node must be a primary of its own")

@@ -7,7 +7,16 @@ from typing import Any
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ResponseError
 
 from muster_metadata.nodes.entries import LogEnd, parse_id
-from muster_metadata.nodes.problem import BUSY, LOADING, REPLICA, SILENT, UNREACHABLE, Problem, ProblemKind
+from muster_metadata.nodes.problem import (
+    BUSY,
+    LOADING,
+    REPLICA,
+    SILENT,
+    UNREACHABLE,
+    UNVETTED,
+    Problem,
+    ProblemKind,
+)
 
 
 class Status(enum.Enum):
@@ -47,7 +56,7 @@ class Status(enum.Enum):
     LOST = "LOST"
     """Sent and not answered: it may have happened, or happen later."""
     LOADING = "LOADING"
-    """The node is reading its data after a start."""
+    """The node is reading its data after a start, or the others were not asked yet what it may lack."""
     REFUSED = "REFUSED"
     """Out of memory or disk: nothing was written by this attempt."""
     BROKEN = "BROKEN"
@@ -126,6 +135,8 @@ def failure(raw: Any) -> NodeReply:
         return NodeReply(Status.BROKEN, problem=BUSY)
     if "READONLY" in text:
         return NodeReply(Status.BROKEN, problem=REPLICA)
+    if "UNVETTED" in text:
+        return NodeReply(Status.LOADING, problem=UNVETTED)
     if "DAMAGED" in text:
         damaged = Problem(ProblemKind.DAMAGED, "something else stands there in the place of a log's data")
         return NodeReply(Status.BROKEN, problem=damaged)

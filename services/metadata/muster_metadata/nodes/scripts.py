@@ -10,7 +10,7 @@ _ON_A_LOG = (
     "exported", "snapshot", "mark", "raise", "lower", "readmit", "note",
     "vacant", "discard", "entries", "portion",
 )  # fmt: skip
-_OTHERS = ("initialise", "configure", "lease", "renew", "adopt", "bury", "forget", "own", "seal")
+_OTHERS = ("initialise", "configure", "lease", "renew", "adopt", "bury", "forget", "own", "seal", "doubt", "doubts")
 
 
 @dataclass(frozen=True, slots=True)

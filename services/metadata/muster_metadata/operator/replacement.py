@@ -16,8 +16,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.catalog.reading import CatalogReader
-from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.membership import reconfigure, retire
+from muster_metadata.cluster.refill import refill_of
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Repairer
@@ -117,8 +117,7 @@ class Replacement:
         self._coming = Node(self._index, at(nodes[0], self.new), step_timeout_ms)
         self._before = Quorum(self._in_order(self._leaving), step_timeout_ms)
         self._after = Quorum(self._in_order(self._coming), step_timeout_ms)
-        leases = LeaseCopies(self._after)
-        self._repairer = Repairer(self._after, rebuild_delay_ms, refill_tables=leases.copy_to)
+        self._repairer = Repairer(self._after, rebuild_delay_ms, refill_tables=refill_of(self._after))
         self._majority = self._after.majority
 
     def _in_order(self, node: Node) -> list[Node]:
