@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,9 @@ async def test_an_acknowledged_record_outlives_a_node_that_comes_back_with_its_o
         )
         successor = Writer(0, "c-2")
         assert (await successor.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
-        await until(lambda: quorum.nodes[2].vetted == Vetted(quorum.nodes[2].steps.run_id, (run.decode(),)), "")
+        await until(
+            lambda: quorum.nodes[2].vetted == Vetted(quorum.nodes[2].steps.run_id, (run.decode(),)), ""
+        )
         assert (await quorum.nodes[2].inspect(0)).status is Status.RESTARTED
         cluster.nodes[1].resume()
 
@@ -108,6 +111,10 @@ async def votes(quorum: Quorum) -> list[Status]:
     return [(await node.inspect(0)).status for node in quorum.nodes]
 
 
+def is_connected(node: Node) -> bool:
+    return node.steps.connected and node.tables.connected
+
+
 @asynccontextmanager
 async def nodes_of(cluster: MetadataCluster) -> AsyncIterator[Quorum]:
     """Connections of their own, after all instances have ended."""
@@ -122,7 +129,7 @@ async def nodes_of(cluster: MetadataCluster) -> AsyncIterator[Quorum]:
     quorum.start()
     try:
         for node in quorum.nodes:
-            await until(lambda node=node: node.steps.connected and node.tables.connected, "connected")
+            await until(partial(is_connected, node), "connected")
         yield quorum
     finally:
         await quorum.stop()
@@ -181,7 +188,9 @@ async def test_a_node_that_lost_its_data_answers_for_nobody_before_it_knows_what
 
 async def test_of_each_node_the_latest_doubts_are_kept_and_nonsense_is_passed_over(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
-        many = {f"run{number:03}": f"2/{1_000 + number}" for number in range(MAX_RUNS_PER_NODE + 1)}
+        many: dict[Any, Any] = {
+            f"run{number:03}": f"2/{1_000 + number}" for number in range(MAX_RUNS_PER_NODE + 1)
+        }
         async with cluster.client(0) as client:
             await client.hset(KEY, mapping=many)
         async with cluster.client(1) as client:

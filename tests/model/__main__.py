@@ -88,7 +88,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
         prog="./x model",
-        description="Walks the models of the quorum log, of doubts, of a member's life and of kept partitions.",
+        description="Walks the models of the log, of doubts, of a member's life and of kept partitions.",
     )
     parser.add_argument(
         "what",

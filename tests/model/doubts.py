@@ -96,7 +96,9 @@ class DoubtModel:
 
     def broken(self, state: Doubtful) -> str:
         """Whether the node is believed although the doubt counted."""
-        return "a node is believed that comes back with an old file" if state.believed and state.counts else ""
+        return (
+            "a node is believed that comes back with an old file" if state.believed and state.counts else ""
+        )
 
     def steps(self, state: Doubtful) -> Iterator[tuple[str, Doubtful]]:
         """Everything that can happen next."""

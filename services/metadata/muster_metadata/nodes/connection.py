@@ -298,7 +298,7 @@ def all_written(persistence: bytes) -> bool:
 
 
 def logs_writes(persistence: bytes) -> bool:
-    """Whether a server writes an append-only file, by its answer to INFO; what it does not say counts as yes."""
+    """Whether a server writes an append-only file, by its answer to INFO; yes if it does not say."""
     return fields(persistence).get("aof_enabled") != "0"
 
 

@@ -1,7 +1,7 @@
 """Keeps, on the other nodes, which runs of a node's server were without an append-only file.
 
-A server whose `appendonly` is switched off while it runs comes back with the file of that moment, and everything
-in it looks as if nothing were missing, also that each write was synced. Only others can know better.
+A server whose `appendonly` is switched off while it runs comes back with the file of that moment, in which
+nothing says so, and which says that each write was synced. Only others can know better.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from muster_metadata.nodes.reply import Status
 log = structlog.get_logger()
 
 MAX_RUNS_PER_NODE = 16
-"""Of so many runs of each node a doubt is kept: it concerns a log only until the node was brought back in a later one."""
+"""Of so many runs of each node a doubt is kept: it is needed only until the node voted in a later run."""
 
 _RUN = re.compile(rb"\w{1,64}")
 _VALUE = re.compile(rb"[1-9]/\d{1,12}")
@@ -33,8 +33,8 @@ Runs = Mapping[str, tuple[int, int]]
 class Doubts:
     """Notes such runs on all nodes, and asks for them when a node is back, before its answers count.
 
-    A doubt counts once it is on so many of the other nodes as are a majority. Who asks as many others as are a
-    majority together with the node hears of it.
+    A doubt counts once it is on so many of the other nodes as are a majority. Who asks as many others as are
+    a majority together with the node hears of it.
 
     Args:
         quorum: the nodes.
@@ -84,7 +84,9 @@ class Doubts:
             if others + 1 < self._quorum.majority or node.steps.run_id != run_id:
                 continue
             vetted |= node.vetted is None or node.vetted.run_id != run_id
-            node.vetted = Vetted(run_id, tuple(run for run, (index, _) in kept.items() if index == node.index))
+            node.vetted = Vetted(
+                run_id, tuple(run for run, (index, _) in kept.items() if index == node.index)
+            )
         if vetted:
             self._on_vetted()
 

@@ -20,7 +20,7 @@ OWNERS = "muster:owners"
 """Hash: shard → its last claim, as JSON."""
 
 DOUBTS = "muster:doubts"
-"""Hash: run of a server that was seen without an append-only file → number of its node and when, as `3/1700000000`.
+"""Hash: run of a server that was seen without an append-only file → number of its node and when (`3/17000`).
 Every node has those of the others: what such a run promised is in no file of its own."""
 
 CATALOG = "catalog"

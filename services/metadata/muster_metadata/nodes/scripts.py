@@ -10,7 +10,9 @@ _ON_A_LOG = (
     "exported", "snapshot", "mark", "raise", "lower", "readmit", "note",
     "vacant", "discard", "entries", "portion",
 )  # fmt: skip
-_OTHERS = ("initialise", "configure", "lease", "renew", "adopt", "bury", "forget", "own", "seal", "doubt", "doubts")
+_OTHERS = (
+    "initialise", "configure", "lease", "renew", "adopt", "bury", "forget", "own", "seal", "doubt", "doubts",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
