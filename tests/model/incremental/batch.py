@@ -114,6 +114,12 @@ class Batch:
     def _remove(self, who: int) -> None:
         self.members[who] = None
 
+    def _delete(self) -> None:
+        """The group is gone; what comes next under its name begins anew, at later positions."""
+        self.epoch = self.target_epoch = 0
+        self.target = (-1,) * self.bounds.partitions
+        self.commits = [(0, 0)] * self.bounds.partitions
+
     def _bump(self) -> None:
         self.epoch += 1
 

@@ -61,6 +61,8 @@ def _reaches_its_target(model: Any) -> Goal[Any]:
 
 
 SPACES = (
+    IncrementalCase("unary: the log loses its end", Bounds(partitions=1, unary=(0, 1), inputs=1, cuts=1)),
+    IncrementalCase("unary: the log loses a join", Bounds(2, 1, 1, unary=(0, 1), joins=1, cuts=1)),
     IncrementalCase("three share three", Bounds(processes=3, members=3, partitions=3, inputs=1)),
     IncrementalCase("a frame is late, a life ends", Bounds(partitions=1, inputs=1, breaks=1, late=1, ends=1)),
     IncrementalCase("streams break twice, a frame is late", Bounds(partitions=1, inputs=1, breaks=2, late=1)),
@@ -110,6 +112,31 @@ SPACES = (
 """Spaces that are walked to their end in a second; nothing may break."""
 
 LARGE = (
+    IncrementalCase(
+        "unary: the log loses its end, a call is late",
+        Bounds(partitions=1, unary=(0, 1), inputs=1, cuts=1, late=1),
+    ),
+    IncrementalCase(
+        "unary: the log loses its end, an answer is lost",
+        Bounds(partitions=1, unary=(0, 1), inputs=1, cuts=1, losses=1),
+    ),
+    IncrementalCase("one unary: the log loses its end", Bounds(partitions=1, unary=(1,), inputs=1, cuts=1)),
+    IncrementalCase("an operator removes a member", Bounds(partitions=1, inputs=1, removals=1, breaks=1)),
+    IncrementalCase(
+        "an operator removes a member, a frame is late",
+        Bounds(partitions=1, removals=1, breaks=1, late=1, commits=1),
+    ),
+    IncrementalCase(
+        "unary: an operator removes a member",
+        Bounds(partitions=1, unary=(0, 1), removals=1, late=1, losses=1, commits=1),
+    ),
+    IncrementalCase(
+        "an operator removes a static member", Bounds(3, 1, instance=(0, 2), joins=1, removals=1)
+    ),
+    IncrementalCase(
+        "unary: a group is deleted and begins anew",
+        Bounds(2, 1, 1, unary=(0, 1), joins=1, leaves=1, deletions=1, late=1, commits=1, lives=2),
+    ),
     IncrementalCase("two swap, answers cross", Bounds(inputs=2, extras=1)),
     IncrementalCase("three swap, a stream breaks", Bounds(processes=3, members=3, inputs=1, breaks=1)),
     IncrementalCase("two inputs, a stream breaks", Bounds(inputs=2, breaks=1)),
@@ -173,6 +200,14 @@ LARGE = (
 """Spaces that take seconds: `./x model incremental` walks them, the tests do not."""
 
 DEEP = (
+    IncrementalCase(
+        "a group is deleted and begins anew",
+        Bounds(2, 1, 1, joins=1, leaves=1, deletions=1, late=1, breaks=1, commits=1, lives=2),
+    ),
+    IncrementalCase(
+        "a group is deleted and begins anew, the coordinator dies",
+        Bounds(2, 1, 1, joins=1, leaves=1, deletions=1, crashes=1, commits=1, lives=2),
+    ),
     IncrementalCase(
         "a process sleeps, the coordinator dies", Bounds(2, 1, inputs=1, sleeps=1, crashes=1, commits=1)
     ),
@@ -322,6 +357,11 @@ ADDED = (
     ),
     IncrementalCase(
         "a version above the stored one is refused", Bounds(2, 1, gives=(-1,), cuts=1), "lost_log"
+    ),
+    IncrementalCase(
+        "an answer of an earlier coordinator is dropped",
+        Bounds(partitions=1, unary=(0, 1), inputs=1, cuts=1, late=1),
+        "newest_coordinator",
     ),
     IncrementalCase("positions are used once", Bounds(2, 1, gives=(-1,), cuts=1), "positions_go_on"),
     IncrementalCase(

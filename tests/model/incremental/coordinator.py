@@ -115,7 +115,21 @@ class Coordinator:
         member = state.group.members[who]
         assert member is not None
         epoch = 0 if self.plain else member.epoch
-        return Message("list", who, member.join, 0, epoch, member.version, self.list_of(member), era=era)
+        return Message(
+            "list",
+            who,
+            member.join,
+            0,
+            epoch,
+            member.version,
+            self.list_of(member),
+            era=era,
+            load=self._load(state),
+        )
+
+    def _load(self, state: State) -> int:
+        """Which coordinator this is, of those that loaded a log without its end."""
+        return self.bounds.cuts - state.left[CUTS]
 
     def list_of(self, member: Member) -> tuple[int, ...]:
         """What a member has and need not give back."""
@@ -140,7 +154,9 @@ class Coordinator:
         before = state.group.members[who]
         state, fenced = self._handlers[message.kind](state, message)
         if fenced:
-            answer = Message(self._fence(state, who), who, message.join, era=message.era)
+            answer = Message(
+                self._fence(state, who), who, message.join, era=message.era, load=self._load(state)
+            )
             process = state.processes[who]
             if message.conn and message.conn == process.conn and not process.dead:
                 state = state._replace(down=put(state.down, who, (*state.down[who], answer)))
@@ -193,7 +209,7 @@ class Coordinator:
         if process.mode in {"in", "joining"} and process.join == join:
             state = change(state, who, ousted=True)
         if state.attached[who] and state.attached[who] == process.conn and not process.dead:
-            told = Message(self._fence(state, who), who, join)
+            told = Message(self._fence(state, who), who, join, load=self._load(state))
             state = state._replace(down=put(state.down, who, (*state.down[who], told)))
         return state._replace(attached=put(state.attached, who, 0), dirty=put(state.dirty, who, False))
 
@@ -346,6 +362,7 @@ class Coordinator:
         processes = tuple(
             p._replace(
                 unsure=p.mode in {"in", "joining"},
+                settled=False,
                 ousted=p.ousted and not (member and member.join == p.join),
             )
             for p, member in zip(state.processes, past.members, strict=True)

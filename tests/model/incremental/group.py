@@ -14,11 +14,13 @@ from model.incremental.state import (
     CRASHES,
     CUTS,
     DEADLINES,
+    DELETIONS,
     ENDS,
     INPUTS,
     NEW_TARGET,
     NOBODY,
     OUT_OF_DATE,
+    REMOVALS,
     Bounds,
     Group,
     Member,
@@ -132,7 +134,7 @@ class GroupModel:
             if message.kind in ANSWERS:
                 yield (
                     f"process {message.who} hears {self._show(message)}, delayed",
-                    self._processes.hear(rest, message),
+                    self._processes.hear(rest, message, delayed=True),
                 )
             else:
                 yield f"{self._show(message)} arrives, delayed", self._coordinator.handle(rest, message)[0]
@@ -201,6 +203,7 @@ class GroupModel:
         for who, member in enumerate(group.members):
             if member:
                 yield from self._expire(state, who, member)
+        yield from self._removals(state)
         if self.rules.deadline:
             yield from self._deadlines(state)
         if state.left[INPUTS] or self.bounds.storm:
@@ -294,6 +297,22 @@ class GroupModel:
             return True
         # The beats of its stream are acknowledged, but the coordinator does not count them for this member.
         return process.settled or (not self.rules.own_clock and state.left[ENDS] > 0)
+
+    def _removals(self, state: State) -> Iterator[Step]:
+        """An operator removes a member, or deletes a group without members."""
+        group = state.group
+        for who, member in enumerate(group.members):
+            if member and state.left[REMOVALS]:
+                batch = self._coordinator.batch(state)
+                batch.add("remove", who)
+                batch.add("bump")
+                after = self._coordinator.write(spend(state, REMOVALS), batch)
+                yield f"an operator removes process {who}", self._coordinator.oust(after, who, member.join)
+        if state.left[DELETIONS] and not any(group.members):
+            batch = self._coordinator.batch(state)
+            batch.add("delete")
+            deleted = spend(state, DELETIONS)._replace(group=batch.group(), computing=None, checked=None)
+            yield "the group is deleted", deleted
 
     def _deadlines(self, state: State) -> Iterator[Step]:
         for timer in state.timers:

@@ -39,13 +39,16 @@ class Processes:
         self.rules = coordinator.rules
         self.bounds = coordinator.bounds
 
-    def hear(self, state: State, message: Message) -> State:
-        """An answer comes."""
+    def hear(self, state: State, message: Message, *, delayed: bool = False) -> State:
+        """An answer comes; one that was delayed may be of a coordinator that is gone."""
         who, process = message.who, state.processes[message.who]
         if process.mode not in {"in", "joining"}:
             return state
         if self.rules.fresh_answer and message.era != process.era and who in self.bounds.unary:
             return state
+        if self.rules.newest_coordinator and message.load < process.load:
+            return state
+        state = change(state, who, load=max(message.load, process.load))
         if message.kind in FENCES:
             if who not in self.bounds.unary and message.join != process.join:
                 return state
@@ -74,8 +77,10 @@ class Processes:
             return state
         if process.over and process.dead:
             return state
+        settled = process.settled if delayed else not process.dead
         if message.kind == "same":
-            return change(state, who, epoch=message.epoch, settled=not process.dead, over=False)
+            unsure = process.unsure and not settled
+            return change(state, who, epoch=message.epoch, settled=settled, over=False, unsure=unsure)
         news = None if message.owned == process.owns else message.owned
         return change(
             state,
@@ -84,9 +89,9 @@ class Processes:
             epoch=message.epoch,
             version=message.version,
             news=news,
-            settled=not process.dead,
+            settled=settled,
             over=False,
-            unsure=process.unsure and (process.dead or news is not None),
+            unsure=process.unsure and (not settled or news is not None),
         )
 
     def request(self, state: State, who: int, kind: str) -> Message:
@@ -152,7 +157,7 @@ class Processes:
             )
             yield f"process {who} hears nothing for its life and stops", ended
         if not (
-            process.version < self._version(state, who)
+            process.version != self._version(state, who)
             or process.over
             or not self._settled_member(state, who)
         ):

@@ -57,6 +57,7 @@ class Rules:
         pair_named: requests name their join by its number and its process (dropped: by the number).
         conn_anew: connections are numbered within a join.
         own_clock: a process stops by its own clock before its session, or its grace, ends.
+        newest_coordinator: a member drops an answer of an epoch below one that it has heard of.
         newest: a member drops an answer below the version that it has heard.
         fresh_answer: a member drops answers to what it asked before its life ended, or under another join.
         all_capable: a group is converted when all its members can be incremental.
@@ -120,6 +121,7 @@ class Rules:
     pair_named: bool = True
     conn_anew: bool = True
     own_clock: bool = True
+    newest_coordinator: bool = True
     newest: bool = True
     fresh_answer: bool = True
     all_capable: bool = True

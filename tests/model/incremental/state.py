@@ -31,6 +31,8 @@ class Bounds:
         slow_target: an assignment takes its time.
         storm: changes of the assignment's inputs keep coming, without an end.
         cuts: coordinators that die, whose successor's log lacks its end, which was shown.
+        removals: members that an operator removes.
+        deletions: groups without members that are deleted, and begin anew with the next join.
         room: pushes that a stream holds which the member has not read.
     """
 
@@ -57,6 +59,8 @@ class Bounds:
     slow_target: bool = False
     storm: bool = False
     cuts: int = 0
+    removals: int = 0
+    deletions: int = 0
     room: int = 1
 
     @property
@@ -76,7 +80,7 @@ class Bounds:
 
 
 (JOINS, INPUTS, LEAVES, BREAKS, LATE, LOSSES, CRASHES) = range(7)
-(DEADLINES, HANGS, SLEEPS, COMMITS, EXTRAS, ENDS, CUTS) = range(7, 14)
+(DEADLINES, HANGS, SLEEPS, COMMITS, EXTRAS, ENDS, CUTS, REMOVALS, DELETIONS) = range(7, 16)
 BUDGETS = (
     "joins",
     "inputs",
@@ -92,6 +96,8 @@ BUDGETS = (
     "extras",
     "ends",
     "cuts",
+    "removals",
+    "deletions",
 )
 
 
@@ -151,7 +157,8 @@ class Process(NamedTuple):
         news: the list that it has heard and not applied.
         conn: number of its connection; 0: none.
         dead: the connection is broken, which it has not noticed.
-        settled: its join or resumption on this connection was answered, so that its beats count.
+        settled: its join or resumption on this connection was answered, so that its beats count; of unary
+            calls, one was answered since the log lost its end.
         over: its life has ended by its own clock.
         asleep: it is paused: it believes what it believed, beyond any clock.
         hung: it will not give back.
@@ -160,6 +167,7 @@ class Process(NamedTuple):
         seq: number of its last commit in this join.
         era: which of its lives it is in; an answer to an earlier one does not count. On streams: its last
             connection.
+        load: the newest coordinator that it has heard of; one is another where the log lost its end.
     """
 
     mode: str = "out"
@@ -178,12 +186,14 @@ class Process(NamedTuple):
     unsure: bool = False
     seq: int = 0
     era: int = 0
+    load: int = 0
 
 
 class Message(NamedTuple):
     """A request (`join`, `beat`, `resume`, `leave`, `away`, `commit`) or an answer.
 
-    Answers are `list`, `same` (nothing has changed), `fenced` and `replaced`.
+    Answers are `list`, `same` (nothing has changed), `fenced` and `replaced`; they name the epoch of their
+    coordinator (`load`).
     """
 
     kind: str
@@ -195,6 +205,7 @@ class Message(NamedTuple):
     owned: tuple[int, ...] = ()
     commit: tuple[int, int, int] = (0, 0, 0)
     era: int = 0
+    load: int = 0
 
 
 class State(NamedTuple):
