@@ -17,6 +17,7 @@ from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.cluster.metrics import ViewSource
+from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.telemetry import Metric
 from muster_runtime.telemetry.process import (
     ALARMS_TOLD,
@@ -43,6 +44,7 @@ PROCESS: Sequence[Metric] = (
 SECTIONS: dict[str, Sequence[Metric]] = {
     "process": PROCESS,
     "view": ViewSource.metrics,
+    "access": AccessSource.metrics,
     "coordinator": coordinator.ALL,
     "metadata": metadata.ALL,
     "discovery": discovery.ALL,

@@ -4,7 +4,7 @@ import asyncio
 from itertools import count, islice
 from typing import Any
 
-import grpc
+from kit.callers_by_header import named_channel
 from kit.metadata.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until
 from muster_coordinator.coordinator import Coordinator
@@ -12,6 +12,7 @@ from muster_coordinator.settings import CoordinatorSettings, GroupSettings, Sess
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_runtime.addresses import Address, parse_addresses
+from muster_runtime.rpc.trust import Trust
 
 SHARDS = 4
 
@@ -29,10 +30,10 @@ def group_of(shard: int, number: int = 0, shards: int = SHARDS) -> str:
 
 
 class Caller:
-    """Plain calls to one coordinator."""
+    """Plain calls to one coordinator, in the name of somebody where its servers go by `NamedCallers`."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self.channel = grpc.aio.insecure_channel(str(coordinator.address))
+    def __init__(self, coordinator: Coordinator, who: str = "") -> None:
+        self.channel: Any = named_channel(str(coordinator.address), who)
         self.stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self.channel)
 
     async def join(
@@ -133,6 +134,7 @@ class Coordinators:
         group: GroupSettings | None = None,
         session: SessionSettings | None = None,
         shard_log: ShardLogSettings | None = None,
+        trust: Trust | None = None,
         **settings: Any,
     ) -> Coordinator:
         """Starts a coordinator; returns when its lease is held."""
@@ -145,14 +147,15 @@ class Coordinators:
             group=group or GroupSettings(initial_rebalance_delay_ms=0),
             session=session,
             shard_log=shard_log,
+            trust=trust,
         )
         await coordinator.start()
         self.running.append(coordinator)
         await asyncio.wait_for(coordinator.ready(), 60)
         return coordinator
 
-    def caller(self, coordinator: Coordinator) -> Caller:
-        caller = Caller(coordinator)
+    def caller(self, coordinator: Coordinator, who: str = "") -> Caller:
+        caller = Caller(coordinator, who)
         self.callers.append(caller)
         return caller
 

@@ -14,11 +14,13 @@ from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.api.calls import LARGE_BYTES
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_runtime.rpc.access.access import Access
 
 pytestmark = pytest.mark.cluster
 
@@ -247,7 +249,7 @@ def endless(turns: list[int]) -> Answers:
         group.topics.add(name="t").partitions.add(partition=len(turns))
         return answer
 
-    return Answers(Scripted(at_shard), {}, MIB)
+    return Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
 
 
 def all_of_one(groups: int, host: list[str]) -> Ask:
@@ -277,7 +279,7 @@ async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPa
     asked: list[str] = []
     number = 20 * STEP_GROUPS
     shards: Any = {0: Here(), 1: Here()}
-    answers = Answers(Scripted(all_of_one(number, asked)), shards, 64 * MIB)
+    answers = Answers(Scripted(all_of_one(number, asked)), shards, 64 * MIB, Rights(Access()))
     rests = 0
 
     async def rest(_: LoopShare) -> None:
@@ -295,7 +297,7 @@ async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPa
 async def test_a_shard_that_is_stuck_holds_up_no_large_answer_of_others() -> None:
     shards = Scripted(all_of_one(5, []), stuck={1})
     owned: Any = {0: Here(), 1: Here()}
-    answers = Answers(shards, owned, MIB)
+    answers = Answers(shards, owned, MIB, Rights(Access()))
     stuck = asyncio.create_task(answers.list(coordinator_pb2.ListGroupsRequest(), ""))
     await until(lambda: 1 in shards.reached)
     del owned[1]
@@ -377,7 +379,7 @@ async def test_large_answers_are_built_one_at_a_time() -> None:
         asked.append(host)
         return coordinator_pb2.DescribeGroupsResponse(groups=[coordinator_pb2.DescribeGroupsResponse.Group()])
 
-    answers = Answers(Scripted(at_shard), {}, MIB)
+    answers = Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
     request = coordinator_pb2.DescribeGroupsRequest(group_ids=["a", "b", "last"])
     await asyncio.gather(*(answers.describe(request, 1, str(caller)) for caller in range(5)))
     assert asked == sorted(asked), "a second answer was begun before the first was there"
@@ -395,7 +397,7 @@ async def test_hosts_have_their_large_answers_in_turn() -> None:
         asked.append(f"{host}{request.group_id}")
         return coordinator_pb2.GroupHistoryResponse()
 
-    answers = Answers(Scripted(at_shard), {}, MIB)
+    answers = Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
 
     def ask(host: str, group_id: str) -> asyncio.Task[Any]:
         request = coordinator_pb2.GroupHistoryRequest(group_id=group_id)
@@ -419,7 +421,7 @@ async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_a
             return coordinator_pb2.OffsetFetchResponse(groups=[coordinator_pb2.OffsetFetchResponse.Group()])
         return coordinator_pb2.DescribeGroupsResponse(groups=[coordinator_pb2.DescribeGroupsResponse.Group()])
 
-    answers = Answers(Scripted(at_shard), {}, MIB)
+    answers = Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
     named = common_pb2.TopicPartitions(topic="t", partitions=range(101))
     fetch = FETCH(groups=[FETCH.Group(group_id="g", topics=[named])])
     describe, history = (

@@ -18,6 +18,7 @@ from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.cluster.metrics import ViewSource
+from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.telemetry import Metric
 from muster_runtime.telemetry.process import (
     ALARM_EVENTS,
@@ -39,6 +40,7 @@ METRICS: tuple[Metric, ...] = (
     COLLECT_TIMEOUTS,
     *RpcMetrics.metrics,
     *ViewSource.metrics,
+    *AccessSource.metrics,
     *coordinator.ALL,
     *metadata.ALL,
     *discovery.ALL,

@@ -85,7 +85,8 @@ async def test_cluster_that_is_well_and_what_goes_wrong_with_it(tmp_path: Path) 
         await all_served(cluster.servers)
         well = await diagnose("--data", str(tmp_path))
         assert (well.code, well.told["healthy"]) == (0, True), well.told["findings"]
-        assert (well.told["warning"], well.told["failed"], well.told["skipped"]) == (0, 0, 0)
+        assert (well.told["warning"], well.told["failed"], well.told["skipped"]) == (1, 0, 0)
+        assert "no file of rights" in well.only(CheckResult.WARNING, "rights")["detail"]
         assert len(well.found(CheckResult.OK, "coordinator")) == 3
         assert len(well.found(CheckResult.OK, "durability")) == 3
         assert "3 different servers" in well.only(CheckResult.OK, "log")["detail"]

@@ -17,6 +17,7 @@ from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.errors import StartupError
+from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
@@ -25,6 +26,7 @@ from muster_runtime.telemetry import OFF, Telemetry
 
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.api.servicer import (
     LARGEST_REQUEST_BYTES,
     METHOD_LIMITS,
@@ -209,8 +211,9 @@ class Coordinator:
             ),
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
+        rights = Rights(self._server.access)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
-        calls = Calls(ownership, view, settings.max_answer_bytes)
+        calls = Calls(ownership, view, settings.max_answer_bytes, rights)
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,
@@ -223,6 +226,7 @@ class Coordinator:
         ownership.listen(sessions)
         measures.attach(ownership, lease, sessions)
         self._telemetry.add(lambda: ViewSource(view, "coordinator"))
+        self._telemetry.add(lambda: AccessSource(self._server.access, "coordinator"))
         self._add_servicers(measures.answering(calls.answer), sessions, ownership)
         await self._server.serve()
         log_client.start()

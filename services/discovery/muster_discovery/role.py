@@ -10,6 +10,7 @@ from muster_protos.muster.v1 import discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
+from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
@@ -75,8 +76,11 @@ class Discovery:
         self._channels = Channels(self._settings.metadata, self._trust, self._wire)
         self._view = view = ClusterView(self._channels, self._watcher())
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
-        service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)
+        service = DiscoveryService(
+            view, forwarder, max_watchers=self._settings.max_watchers, access=self._server.access
+        )
         self._telemetry.add(lambda: ViewSource(view, "discovery"))
+        self._telemetry.add(lambda: AccessSource(self._server.access, "discovery"))
         self._telemetry.add(lambda: DiscoverySource(service))
         self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)
         self._server.on_stop(service.stop)

@@ -8,10 +8,12 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.cluster.view import ClusterView
+from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
 from muster_discovery._checks import check_find, check_names, check_request_id, check_topic, check_topic_name
 from muster_discovery._forward import Forwarder, change_id
+from muster_discovery._rights import NO_GROUP, NO_RIGHT, NO_TOPIC, Rights
 from muster_discovery._topics import TopicReads
 
 RETRY_AFTER_MS = 200
@@ -28,9 +30,13 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         view: the cluster and the catalog; it never goes back to a lower epoch, so neither do the answers.
         forwarder: carries changes of topics to metadata.
         max_watchers: open WatchCluster calls.
+        access: what callers may do; everything if absent.
     """
 
-    def __init__(self, view: ClusterView, forwarder: Forwarder, *, max_watchers: int) -> None:
+    def __init__(
+        self, view: ClusterView, forwarder: Forwarder, *, max_watchers: int, access: Access | None = None
+    ) -> None:
+        self._rights = Rights(Access() if access is None else access)
         self._view = view
         self._forwarder = forwarder
         self._topics = TopicReads(view)
@@ -58,13 +64,20 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         response = discovery_pb2.FindCoordinatorResponse(view_age_ms=self._view.age_ms() or 0)
         seen = request.seen_epochs
         for index, group_id in enumerate(request.group_ids):
-            self._find(response.results.add(), group_id, seen[index] if index < len(seen) else 0)
+            result = response.results.add()
+            if self._rights.refuses_group(group_id):
+                result.group_id = group_id
+                result.error_code = common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED
+                result.error_message = NO_GROUP
+            else:
+                self._find(result, group_id, seen[index] if index < len(seen) else 0)
         return response
 
     async def DescribeCluster(
         self, request: discovery_pb2.DescribeClusterRequest, context: Any
     ) -> discovery_pb2.DescribeClusterResponse:
         """The cluster as this instance sees it now."""
+        self._rights.check_cluster("DescribeCluster")
         if self._view.cluster is None:
             raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
         return discovery_pb2.DescribeClusterResponse(
@@ -75,6 +88,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self, request: discovery_pb2.WatchClusterRequest, context: Any
     ) -> AsyncIterator[discovery_pb2.WatchClusterResponse]:
         """The cluster now and after every change, until the client cancels or this instance stops."""
+        self._rights.check_cluster("WatchCluster")
         if len(self._watchers) >= self._max_watchers:
             raise ResourceExhausted(
                 f"this discovery instance has its limit of {self._max_watchers} watchers; try another one",
@@ -101,13 +115,15 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.ListTopicsResponse:
         """Topics of the catalog, with every change that this instance acknowledged."""
         check_names(request.names)
-        return await self._topics.list(request.names)
+        return self._rights.seen(await self._topics.list(request.names))
 
     async def CreateTopic(
         self, request: discovery_pb2.CreateTopicRequest, context: Any
     ) -> discovery_pb2.CreateTopicResponse:
         """Adds a topic."""
         check_topic(request.topic)
+        if self._rights.refuses_topic("CreateTopic", request.topic.name):
+            return discovery_pb2.CreateTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_zones(request.topic)
         self._topics.check_names(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
@@ -124,6 +140,8 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.AlterTopicResponse:
         """Raises the number of partitions of a topic, or sets their zones."""
         check_topic(request.topic)
+        if self._rights.refuses_topic("AlterTopic", request.topic.name):
+            return discovery_pb2.AlterTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
         answer = await self._change(change, request.request_id, context)
@@ -139,6 +157,8 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.AlterPartitionsResponse:
         """Adds, weighs and removes partitions of a topic with names."""
         check_topic_name(request.topic, "topic")
+        if self._rights.refuses_topic("AlterPartitions", request.topic):
+            return discovery_pb2.AlterPartitionsResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_alteration()
         change = metadata_pb2.ChangeTopicRequest(alter_partitions=request)
         answer = await self._change(change, request.request_id, context)
@@ -154,6 +174,8 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.DeleteTopicResponse:
         """Removes a topic."""
         check_topic_name(request.name)
+        if self._rights.refuses_topic("DeleteTopic", request.name):
+            return discovery_pb2.DeleteTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         change = metadata_pb2.ChangeTopicRequest(delete=request.name)
         answer = await self._change(change, request.request_id, context)
         return discovery_pb2.DeleteTopicResponse(

@@ -1,6 +1,7 @@
 """What operators see of a process: its software and its clock."""
 
 import importlib.metadata
+from collections.abc import Callable
 from typing import Any
 
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
@@ -17,9 +18,14 @@ def software_version() -> str:
 
 
 class ProcessServicer(process_pb2_grpc.ProcessServiceServicer):
-    """Implements `muster.internal.v1.ProcessService`."""
+    """Implements `muster.internal.v1.ProcessService`.
 
-    def __init__(self) -> None:
+    Args:
+        rights: whether the process asks what its callers may do, when it is asked.
+    """
+
+    def __init__(self, rights: Callable[[], process_pb2.RightsState.ValueType]) -> None:
+        self._rights = rights
         self._version = software_version()
         self._since_ms = clock.boot_ms()
 
@@ -31,4 +37,5 @@ class ProcessServicer(process_pb2_grpc.ProcessServiceServicer):
             version=self._version,
             wall_clock_ms=clock.wall_ms(),
             up_ms=clock.boot_ms() - self._since_ms,
+            rights=self._rights(),
         )

@@ -217,14 +217,17 @@ class Composition:
         }
         # A process loads only what it runs.
         self._makers = {role: maker_of(role) for role in self.roles}
+        if self._trust.access.file is None and {DISCOVERY, COORDINATOR} & set(self.roles):
+            log.warning("access_rules_absent", meaning="whoever reaches a port may do everything")
         self._telemetry: Telemetry = OFF
         self._running: list[tuple[str, Role]] = []
 
     @property
     def settings(self) -> list[Settings]:
         """All settings in force."""
-        shared = [self._log, self._server, self._trust.tls, self._trust.internal, self._telemetry_settings]
-        return [*shared, *self._settings.values(), *self._others.values()]
+        trust = self._trust
+        shared = [self._log, self._server, trust.tls, trust.internal, trust.identity, trust.access]
+        return [*shared, self._telemetry_settings, *self._settings.values(), *self._others.values()]
 
     async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> int:
         """Starts the roles, and stops them when `stop` is set or one of them ends.

@@ -23,6 +23,9 @@ log = logging.getLogger("muster")
 STEADY_LOOKUPS = 20
 """How many lookups for a coordinator follow at the shortest interval before they become rarer."""
 
+_FOR_GOOD = (common_pb2.ERROR_CODE_INVALID_GROUP_ID, common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED)
+"""What discovery answers when asking again does not help."""
+
 Response = TypeVar("Response", bound=GroupResponse)
 
 
@@ -166,7 +169,7 @@ class GroupLink:
             ):
                 return "discovery still names a coordinator that does not answer"
             return "" if self.follow(found) else "discovery still names an earlier owner"
-        if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
+        if result.error_code in _FOR_GOOD:
             raise group_error(self.group_id, int(result.error_code), result.error_message)
         return result.error_message or code_name(int(result.error_code))
 

@@ -9,7 +9,7 @@ Of those who wait, hosts take turns.
 import asyncio
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +23,7 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
@@ -61,9 +62,13 @@ class Answers:
         shards: answer the parts.
         owned: the shards of this process by number.
         max_bytes: how large an answer may become.
+        rights: what callers may see.
     """
 
-    def __init__(self, shards: Shards, owned: Mapping[int, OwnedShard], max_bytes: int) -> None:
+    def __init__(
+        self, shards: Shards, owned: Mapping[int, OwnedShard], max_bytes: int, rights: Rights
+    ) -> None:
+        self._rights = rights
         self._shards = shards
         self._owned = owned
         self._max_bytes = max_bytes
@@ -87,7 +92,8 @@ class Answers:
             return answer  # type: ignore[no-any-return]
         asks = await self._reach(numbers, barrier=True)
         async with self._one_at_a_time.turn(host):
-            return await _Fetch(request, shard_count, self._budget("groups")).run(asks, host)
+            fetch = _Fetch(request, shard_count, self._budget("groups"), self._rights.sees_topic())
+            return await fetch.run(asks, host)
 
     async def describe(
         self, request: coordinator_pb2.DescribeGroupsRequest, shard_count: int, host: str
@@ -152,20 +158,24 @@ class Answers:
         answer = coordinator_pb2.ListGroupsResponse()
         step = coordinator_pb2.ListGroupsRequest(states=request.states, types=request.types)
         share = LoopShare()
+        sees = self._rights.sees_group()
         for number in sorted(asks):
-            step.page_token = after if number == first else ""
+            shown = step.page_token = after if number == first else ""
             while True:
                 left = request.limit - len(answer.groups)
                 if not left:
-                    answer.next_page_token = f"{number}/{step.page_token}"
+                    answer.next_page_token = f"{number}/{shown}"  # it names no group that is not shown
                     return answer
-                step.limit = min(left, STEP_GROUPS)
+                step.limit = min(left, STEP_GROUPS) if sees is None else STEP_GROUPS
                 part = asks[number](step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
+                groups = _seen(part, sees)
                 budget.take(part)
-                answer.groups.extend(part.groups)
+                answer.groups.extend(groups[:left])
+                if groups:
+                    shown = answer.groups[-1].group_id
                 await share.rest()
-                if not part.next_page_token:
+                if not part.next_page_token and len(groups) <= left:
                     break
                 step.page_token = part.next_page_token
         return answer
@@ -180,6 +190,7 @@ class Answers:
             states=request.states, types=request.types, limit=STEP_GROUPS
         )
         share = LoopShare()
+        sees = self._rights.sees_group()
         of_shards: list[list[coordinator_pb2.ListGroupsResponse.Group]] = []
         for ask in asks.values():
             groups: list[coordinator_pb2.ListGroupsResponse.Group] = []
@@ -187,8 +198,9 @@ class Answers:
             while True:
                 part = ask(step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
+                seen = _seen(part, sees)
                 budget.take(part)
-                groups += part.groups
+                groups += seen
                 await share.rest()
                 if not part.next_page_token:
                     break
@@ -226,6 +238,17 @@ class _Budget:
         if self._left_bytes < 0:
             text = f"the answer would be larger than {self._max_bytes:,} bytes: ask for less, or for pages"
             raise InvalidArgument([Violation(self._field, text)])
+
+
+def _seen(
+    part: coordinator_pb2.ListGroupsResponse, sees: Callable[[str], bool] | None
+) -> Sequence[coordinator_pb2.ListGroupsResponse.Group]:
+    """The groups that the caller may see; the others are taken out of the part."""
+    if sees is not None:
+        groups = [group for group in part.groups if sees(group.group_id)]
+        del part.groups[:]
+        part.groups.extend(groups)
+    return part.groups
 
 
 def _missing(part: coordinator_pb2.ListGroupsResponse) -> ErrorCode:
@@ -288,6 +311,7 @@ class _Fetch:
     request: coordinator_pb2.OffsetFetchRequest
     shard_count: int
     budget: _Budget
+    sees: Callable[[str], bool] | None
     _progress: list[_Progress] = field(default_factory=list)
     _lines: dict[int, deque[_Piece]] = field(default_factory=lambda: defaultdict(deque))
 
@@ -332,13 +356,16 @@ class _Fetch:
             answer.CopyFrom(part)
             return
         answer.shard_epoch = part.shard_epoch
-        progress.bytes += part.ByteSize()
-        _append(answer, part.topics)
+        topics = list(part.topics)
+        if piece.is_whole and self.sees is not None:
+            topics = [topic for topic in topics if self.sees(topic.name)]
+        progress.bytes += sum(topic.ByteSize() for topic in topics)
+        _append(answer, topics)
         if not part.more:
             return
         wanted = self.request.groups[piece.place].limit
         if wanted:
-            progress.left -= sum(len(topic.partitions) for topic in part.topics)
+            progress.left -= sum(len(topic.partitions) for topic in topics)
             if progress.left <= 0 or progress.bytes >= _PAGE_BYTES:
                 answer.more = True
                 return

@@ -15,9 +15,11 @@ from muster_core.protocol.responses import refusal
 from muster_core.sharding import shard_of
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
+from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
 from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
@@ -59,15 +61,20 @@ class Calls:
         ownership: the shards of this process.
         view: the cluster.
         max_answer_bytes: how large the answer to one call may become.
+        rights: what callers may do; everything if absent.
 
     Attributes:
+        rights: of callers, looked at before anything of a call is answered.
         large_requests: held by who works on a large request: they wait for each other, and nobody else does.
     """
 
-    def __init__(self, ownership: Owners, view: View, max_answer_bytes: int) -> None:
+    def __init__(
+        self, ownership: Owners, view: View, max_answer_bytes: int, rights: Rights | None = None
+    ) -> None:
         self._ownership = ownership
         self._view = view
-        self._answers = Answers(self, ownership.shards, max_answer_bytes)
+        self.rights = Rights(Access()) if rights is None else rights
+        self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = asyncio.Lock()
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
@@ -84,7 +91,15 @@ class Calls:
         if request.ByteSize() > LARGE_BYTES:
             return await self._answer_large(request, host)
         check(request)
-        return await self.answer_checked(request, host)
+        return await self._answer_allowed(request, host)
+
+    async def _answer_allowed(self, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers what the caller may ask for, and refuses the rest."""
+        verdict = self.rights.judge(request)
+        if verdict is None:
+            return await self.answer_checked(request, host)
+        part = verdict.request
+        return verdict.complete(None if part is None else await self.answer_checked(part, host))
 
     async def _answer_large(self, request: GroupRequest, host: str) -> GroupResponse:
         """Looks through a request and begins to answer it while nobody else does that."""
@@ -92,7 +107,7 @@ class Calls:
             share = LoopShare()
             check(request)
             await share.rest()
-            answering = await _begun(self.answer_checked(request, host), share)
+            answering = await _begun(self._answer_allowed(request, host), share)
         return await answering
 
     def at_once(self, request: GroupRequest) -> OwnedShard | None:
@@ -119,7 +134,7 @@ class Calls:
         return owner if owner is not None and owner.node_id else None
 
     async def answer_checked(self, request: GroupRequest, host: str) -> GroupResponse:
-        """Answers a call that has passed `check`; see `answer`."""
+        """Answers a call that has passed `check`, and that its caller may make; see `answer`."""
         cluster = self._view.cluster
         if cluster is None:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)

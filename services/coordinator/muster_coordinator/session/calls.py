@@ -121,11 +121,19 @@ class StreamCalls:
         except Refused as error:
             self._refuse(call_id, error)
             return
+        verdict = self._calls.rights.judge(request)
+        if verdict is not None:
+            if verdict.request is None:
+                self._open[call_id] = None
+                self._answered(call_id, kind, verdict.complete(None))
+                return
+            request = verdict.request
+        complete = None if verdict is None else verdict.complete
         if kind == _HEARTBEAT:
-            self._start(call_id, kind, request)
+            self._start(call_id, kind, request, complete)
         else:
             with self._watch.starting(call_id, kind, request, call.traceparent):
-                self._start(call_id, kind, request)
+                self._start(call_id, kind, request, complete)
 
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked."""
@@ -138,20 +146,24 @@ class StreamCalls:
                 shard, number = handle
                 shard.abandon(number)
 
-    def _start(self, call_id: int, kind: str, request: Any) -> None:
+    def _start(self, call_id: int, kind: str, request: Any, complete: "_Complete | None") -> None:
         self._open[call_id] = None
         shard = self._calls.at_once(request)
         if shard is None:
-            work = self._answer(call_id, kind, request)
+            work = self._answer(call_id, kind, request, complete)
             self._open[call_id] = asyncio.get_running_loop().create_task(work)
             return
-        number = shard.start(request, self._host, partial(self._answered, call_id, kind))
+        answered = partial(self._answered, call_id, kind)
+        if complete is not None:
+            answered = partial(_completed, complete, answered)
+        number = shard.start(request, self._host, answered)
         if number is not None:
             self._open[call_id] = (shard, number)
 
-    async def _answer(self, call_id: int, kind: str, request: Any) -> None:
+    async def _answer(self, call_id: int, kind: str, request: Any, complete: "_Complete | None") -> None:
         try:
-            self._answered(call_id, kind, await self._calls.answer_checked(request, self._host))
+            answer = await self._calls.answer_checked(request, self._host)
+            self._answered(call_id, kind, answer if complete is None else complete(answer))
         except Refused as error:
             self._refuse(call_id, error)
         except Exception:
@@ -182,6 +194,15 @@ class StreamCalls:
         self._watch.done(call_id)
         if not self._open:
             self._idle()
+
+
+_Complete = Callable[[GroupResponse], GroupResponse]
+
+
+def _completed(
+    complete: _Complete, answered: Callable[[GroupResponse], None], response: GroupResponse
+) -> None:
+    answered(complete(response))
 
 
 class _Unforeseen(Refused):

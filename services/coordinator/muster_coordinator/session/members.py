@@ -1,12 +1,13 @@
 """The members on one session stream, as the edge knows them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import structlog
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
-from muster_core.events import Beat, StreamBroken
+from muster_core.events import Beat, Detach, StreamBroken
+from muster_protos.muster.v1 import session_pb2
 
 from muster_coordinator.shard.owned_shard import OwnedShard
 
@@ -84,6 +85,16 @@ class StreamMembers:
             if code != error_code.NONE:
                 unheard += [Unheard(key, code, shard) for key in members]
         return unheard
+
+    def revoked(self, may_join: Callable[[str], bool]) -> list[Unheard]:
+        """Takes off the stream who must not be in its group any more; returns those members as unheard."""
+        lost: list[Unheard] = []
+        for key in self:
+            if may_join(key[0]) or (shard := self.remove(key)) is None:
+                continue
+            shard.notify(Detach(self._stream_id, session_pb2.Detach(group_id=key[0], member_id=key[1])))
+            lost.append(Unheard(key, error_code.GROUP_AUTHORIZATION_FAILED, shard))
+        return lost
 
     def suspend(self) -> list[Unheard]:
         """Returns all members as unheard: the lease has expired, and no shard goes on."""

@@ -21,7 +21,7 @@ from muster_runtime.rpc.unread import Cuts
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session.calls import UNWATCHED, CallWatch, ProtocolBroken, StreamCalls
-from muster_coordinator.session.members import MemberKey, StreamMembers
+from muster_coordinator.session.members import MemberKey, StreamMembers, Unheard
 from muster_coordinator.session.outbox import Outbox, Queued
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
@@ -117,6 +117,7 @@ class SessionStream:
         )
         self._beat_interval_ms = 0
         self._beat_number = 0
+        self._rights_version = around.calls.rights.version
         self._knows_unsure = False
         self._opened_ms = self._heard_ms = around.boot_ms()
         self._write_began_ms: int | None = None
@@ -358,6 +359,8 @@ class SessionStream:
             self._not_attached(request, error_code.INVALID_GROUP_ID)
         elif not all(map(_short, (*key, request.group_instance_id))):
             self._not_attached(request, error_code.INVALID_REQUEST)
+        elif not self._around.calls.rights.may_join(request.group_id):
+            self._not_attached(request, error_code.GROUP_AUTHORIZATION_FAILED)
         elif self._is_full_for(key):
             self._around.refused(MAX_MEMBERS)
             self._not_attached(request, error_code.INVALID_REQUEST)
@@ -412,7 +415,8 @@ class SessionStream:
             raise ProtocolBroken("beat.number: must grow with each beat, from 1")
         self._beat_number = beat.number
         self._watch.beat()
-        unheard = self.members.beat(beat.number, beat.acknowledged)
+        unheard = self._revoked()
+        unheard += self.members.beat(beat.number, beat.acknowledged)
         if not self._around.may_answer(self._around.boot_ms()):
             unheard = self.members.suspend()
         ack = self._frame(_SMALL_BYTES * (1 + len(unheard))).beat_ack
@@ -422,6 +426,17 @@ class SessionStream:
             if self._is_unsure(shard):
                 missed.unsure = True
                 missed.shard_epoch = shard.epoch
+
+    def _revoked(self) -> list[Unheard]:
+        """Members that lost the right to be in their groups since the last beat; they are off the stream."""
+        rights = self._around.calls.rights
+        if self._rights_version == rights.version:
+            return []
+        self._rights_version = rights.version
+        lost = self.members.revoked(rights.may_join)
+        for unheard in lost:
+            self._around.places.pop(unheard.key, None)
+        return lost
 
     # --- what the server says
 

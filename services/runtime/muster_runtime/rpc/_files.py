@@ -55,7 +55,7 @@ class RenewedFiles:
                     return self._content
                 self._renewals += 1
                 log.info(f"{self._what}_renewed")
-            self._stamp = stamp
+            self._stamp, self._refused = stamp, None
             return self._content
 
     def renewals(self) -> int:
@@ -63,6 +63,11 @@ class RenewedFiles:
         if self._content is not None:
             self.read()
         return self._renewals
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the files, as they were when they were last looked at, cannot be used."""
+        return self._refused is not None
 
     def _checked(self) -> dict[str, bytes]:
         content = self._read()

@@ -120,6 +120,12 @@ class FailedPrecondition(Refused):
     status = grpc.StatusCode.FAILED_PRECONDITION
 
 
+class PermissionDenied(Refused):
+    """The caller may not do that. Trying again does not help until somebody gives it the right."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+
 class Unauthenticated(Refused):
     """The caller has not proved who it is. It may try again with another proof."""
 

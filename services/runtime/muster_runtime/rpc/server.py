@@ -18,6 +18,7 @@ from muster_runtime.errors import StartupError
 from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import Deadlines
 from muster_runtime.rpc._guard import CallTracker, Guard, OpenCalls, Recorder
+from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.rpc.wire import GRPC, Wire
@@ -191,6 +192,9 @@ class RpcServer:
         trust: certificates, and tokens of internal calls; plain text and none if absent.
         wire: how processes reach each other.
         telemetry: counts and traces the calls.
+
+    Attributes:
+        access: what callers may do; servicers ask it.
     """
 
     def __init__(
@@ -203,6 +207,8 @@ class RpcServer:
         self._settings = ServerSettings() if settings is None else settings
         self._trust = trust
         self._callers = None if trust is None else trust.callers()
+        self.access = Access() if trust is None else trust.rights()
+        self._following: asyncio.Task[None] | None = None
         self._wire = wire
         self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
@@ -291,7 +297,9 @@ class RpcServer:
     async def serve(self) -> None:
         """Serves what was added on the port that was bound; health is NOT_SERVING until `set_serving`."""
         assert self._server is not None
-        self.add(process_pb2_grpc.add_ProcessServiceServicer_to_server, ProcessServicer())
+        self.add(
+            process_pb2_grpc.add_ProcessServiceServicer_to_server, ProcessServicer(lambda: self.access.state)
+        )
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         self._register(
             health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker, refuses=False
@@ -313,6 +321,8 @@ class RpcServer:
         if self._callers is not None:
             self._callers.start()
         await self._server.start()
+        if self.access.on:
+            self._following = asyncio.get_running_loop().create_task(self.access.follow())
 
     async def set_serving(self, serving: bool) -> None:
         """Sets what health says, for the process and each of its services."""
@@ -327,6 +337,8 @@ class RpcServer:
         if self._stopped:
             return
         self._stopped = True
+        if self._following is not None:
+            self._following.cancel()
         await _within(_OVERDUE_S, "health", self._health.enter_graceful_shutdown())
         for hook in self._stop_hooks:
             try:

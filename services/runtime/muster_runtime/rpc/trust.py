@@ -1,10 +1,11 @@
-"""What a process shows others of its cluster, and asks of them: certificates and tokens."""
+"""What a process shows others, and asks of them: certificates, tokens, and who may do what."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, cast
 
 import grpc
 
+from muster_runtime.rpc.access.access import Access, AccessSettings
 from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.identity.settings import IdentitySettings
 from muster_runtime.rpc.inside import InternalCalls, InternalSettings, PresentingChannel
@@ -23,23 +24,31 @@ class Trust:
         tls: certificates; plain text without any.
         internal: tokens for internal calls.
         identity: what callers of public services prove.
+        access: what they may do.
     """
 
     tls: TlsSettings = field(default_factory=TlsSettings)
     internal: InternalSettings = field(default_factory=InternalSettings)
     identity: IdentitySettings = field(default_factory=IdentitySettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
 
-    SETTINGS: ClassVar[tuple[type[Settings], ...]] = (TlsSettings, InternalSettings, IdentitySettings)
+    SETTINGS: ClassVar[tuple[type[Settings], ...]] = (
+        TlsSettings,
+        InternalSettings,
+        IdentitySettings,
+        AccessSettings,
+    )
 
     @classmethod
     def load(cls) -> "Trust":
         """What the environment says.
 
         Raises:
-            SettingsError: a variable is wrong, or the file of tokens cannot be used.
+            SettingsError: a variable is wrong, or the file of tokens or of rights cannot be used.
         """
-        trust = cls(load(TlsSettings), load(InternalSettings), load(IdentitySettings))
+        trust = cls(load(TlsSettings), load(InternalSettings), load(IdentitySettings), load(AccessSettings))
         trust.internal.tokens()
+        trust.rights()
         trust.callers()
         return trust
 
@@ -94,6 +103,14 @@ class Trust:
             needs = self.tls.variable("require_client_certificate"), self.identity.variable("token_issuer")
             raise SettingsError([f"{self.identity.variable('required')} needs {' or '.join(needs)}"])
         return None
+
+    def rights(self) -> Access:
+        """What says what callers of the public services of a server may do.
+
+        Raises:
+            SettingsError: the file cannot be used, and never could.
+        """
+        return Access(self.access)
 
     def renewals(self) -> int:
         """How often the certificates have changed since they were first read."""

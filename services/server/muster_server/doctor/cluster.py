@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import process_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_server.doctor.findings import CheckResult, Finding
@@ -21,6 +22,7 @@ _NOT_THERE: Mapping[str, str] = {
     COORDINATOR: "MUSTER_COORDINATOR_ADVERTISE must name an address that clients can reach; a firewall or "
     "a NetworkPolicy may be in between",
 }
+_OUTDATED = process_pb2.RIGHTS_STATE_OUTDATED
 _NOT_ADMITTED = "MUSTER_INTERNAL_TOKEN_FILE must name a file with a token of the cluster here, too"
 _NOT_SERVING: Mapping[str, str] = {
     DISCOVERY: "it waits for metadata: make that serve first, and see MUSTER_DISCOVERY_METADATA",
@@ -45,6 +47,25 @@ def judge_processes(processes: Sequence[Process]) -> Iterator[Finding]:
             )
         else:
             yield Finding(process.role, process.name, CheckResult.OK, "it serves")
+
+
+def judge_rights(processes: Sequence[Process]) -> Iterator[Finding]:
+    """Whether the processes that clients talk to ask what these may do; one finding for all that do not."""
+    off = [p.name for p in processes if p.rights == process_pb2.RIGHTS_STATE_OFF]
+    on = [p.name for p in processes if p.rights in (process_pb2.RIGHTS_STATE_ON, _OUTDATED)]
+    if off:
+        detail = "whoever reaches them may do everything: they have no file of rights"
+        if on:
+            detail = f"they have no file of rights, and {', '.join(on)} have one"
+        remedy = "MUSTER_ACCESS_FILE names a file of rules: docs/access.md"
+        yield Finding("rights", ", ".join(off), CheckResult.WARNING, detail, remedy)
+    for process in processes:
+        if process.rights == _OUTDATED:
+            detail = "its file of rights cannot be used as it is now; an earlier version of it is in force"
+            remedy = "`muster access check` and the process's log say what is wrong with the file"
+            yield Finding("rights", process.name, CheckResult.WARNING, detail, remedy)
+    if on and not off:
+        yield Finding("rights", ", ".join(on), CheckResult.OK, "what no rule allows is refused")
 
 
 def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:

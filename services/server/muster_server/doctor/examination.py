@@ -68,6 +68,7 @@ async def examine(patient: Patient) -> list[Finding]:
     if view is not None:
         findings += judge.judge_coordinators(view)
         findings += judge.judge_faults(await _faults(asker, coordinators))
+    findings += judge.judge_rights([*discovery, *coordinators])
     findings += await _log(asker, patient, surveys, metadata, view)
     findings += judge.judge_versions(
         {

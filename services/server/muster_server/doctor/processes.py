@@ -41,6 +41,7 @@ class Process:
         serving: whether its health is SERVING.
         version: of its software; empty: unknown.
         clock_ahead_ms: how far its wall clock is ahead of this machine's; None: unknown.
+        rights: whether it asks what its callers may do.
     """
 
     role: str
@@ -51,6 +52,7 @@ class Process:
     serving: bool = False
     version: str = ""
     clock_ahead_ms: int | None = None
+    rights: process_pb2.RightsState.ValueType = process_pb2.RIGHTS_STATE_UNSPECIFIED
 
 
 class Asker:
@@ -92,6 +94,7 @@ class Asker:
                 serving=serving,
                 version=about.version,
                 clock_ahead_ms=int(about.wall_clock_ms) - middle_ms,
+                rights=about.rights,
             )
 
     async def faults(self, coordinator: str) -> peer_pb2.DescribeFaultsResponse | None:

@@ -5,6 +5,7 @@ What every process of a cluster tells of itself. For operators."""
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -15,6 +16,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RightsState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RightsStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RightsState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RIGHTS_STATE_UNSPECIFIED: _RightsState.ValueType  # 0
+    """Its version does not say it, or has no rights."""
+    RIGHTS_STATE_OFF: _RightsState.ValueType  # 1
+    """It has no file of rights: whoever reaches it may do everything."""
+    RIGHTS_STATE_ON: _RightsState.ValueType  # 2
+    """It refuses what no rule of its file allows."""
+    RIGHTS_STATE_OUTDATED: _RightsState.ValueType  # 3
+    """As ON, by an earlier version of the file: it cannot be used as it is now."""
+
+class RightsState(_RightsState, metaclass=_RightsStateEnumTypeWrapper):
+    """Whether a process asks what a caller may do."""
+
+RIGHTS_STATE_UNSPECIFIED: RightsState.ValueType  # 0
+"""Its version does not say it, or has no rights."""
+RIGHTS_STATE_OFF: RightsState.ValueType  # 1
+"""It has no file of rights: whoever reaches it may do everything."""
+RIGHTS_STATE_ON: RightsState.ValueType  # 2
+"""It refuses what no rule of its file allows."""
+RIGHTS_STATE_OUTDATED: RightsState.ValueType  # 3
+"""As ON, by an earlier version of the file: it cannot be used as it is now."""
+Global___RightsState: _TypeAlias = RightsState  # noqa: Y015
 
 @_typing.final
 class DescribeProcessRequest(_message.Message):
@@ -42,22 +71,26 @@ class DescribeProcessResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
     UP_MS_FIELD_NUMBER: _builtins.int
+    RIGHTS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of its software, `major.minor.patch`; empty: it does not know."""
     wall_clock_ms: _builtins.int
     """Its wall clock when it answered, Unix time in ms."""
     up_ms: _builtins.int
     """How long the process has been serving, ms."""
+    rights: Global___RightsState.ValueType
+    """Whether it asks what callers may do."""
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
         wall_clock_ms: _builtins.int = ...,
         up_ms: _builtins.int = ...,
+        rights: Global___RightsState.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["up_ms", b"up_ms", "version", b"version", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rights", b"rights", "up_ms", b"up_ms", "version", b"version", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

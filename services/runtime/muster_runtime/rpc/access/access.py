@@ -1,0 +1,167 @@
+"""What a process asks before it answers a caller."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+from muster_protos.muster.internal.v1 import process_pb2
+from pydantic import Field, PrivateAttr
+from pydantic_settings import SettingsConfigDict
+
+from muster_runtime.rpc._files import RenewedFiles
+from muster_runtime.rpc.access.rules import AccessError, Decision, Rules
+from muster_runtime.rpc.access.verbs import Kind, Verb
+from muster_runtime.settings import Settings, SettingsError
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 1.0
+"""How often a running process looks whether the file has changed."""
+
+_KNOWN_MAX = 16_384
+_IDENTITIES_MAX = 1_024
+
+
+class AccessSettings(Settings):
+    """Who may do what. Without a file everybody who can reach a port may do everything."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_ACCESS_")
+
+    file: Path | None = Field(
+        default=None,
+        description=(
+            "Rules of who may do what, TOML (docs/access.md): what none of them allows is refused. The file "
+            "may be changed while the process runs; one that cannot be used changes nothing."
+        ),
+    )
+
+    _files: RenewedFiles | None = PrivateAttr(default=None)
+
+    def model_post_init(self, _: object) -> None:
+        """Prepares to read the file; it is not read yet."""
+        if self.file is not None:
+            self._files = RenewedFiles("access_rules", {self.variable("file"): self.file}, self._check)
+
+    def content(self) -> bytes | None:
+        """What the file holds, as it was last when it could be used; None: there is no file.
+
+        Raises:
+            SettingsError: it cannot be used, and never could.
+        """
+        return None if self._files is None else next(iter(self._files.read().values()))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what was read last is what the file holds: otherwise it cannot be used as it is now."""
+        return self._files is None or not self._files.refuses
+
+    def _check(self, content: Mapping[str, bytes]) -> None:
+        ((variable, text),) = content.items()
+        try:
+            Rules.parse(text)
+        except AccessError as error:
+            raise SettingsError([f"{variable}={str(self.file)!r}: {p}" for p in error.problems]) from None
+
+
+class Access:
+    """Answers, from the file as it is, whether an identity may do something.
+
+    Args:
+        settings: where the file is; absent: everything is allowed.
+
+    Raises:
+        SettingsError: the file cannot be used.
+
+    Attributes:
+        refused: how many calls were refused, by verb.
+        version: changes when other rules are in force.
+    """
+
+    def __init__(self, settings: AccessSettings | None = None) -> None:
+        self._settings = settings
+        self._content = None if settings is None else settings.content()
+        self._rules = None if self._content is None else Rules.parse(self._content)
+        self._known: dict[tuple[str, Verb, Kind, str], bool] = {}
+        self._of: dict[str, Rules] = {}
+        self.refused: Counter[Verb] = Counter()
+        self.version = 0
+
+    @property
+    def on(self) -> bool:
+        """Whether there are rules; else everything is allowed."""
+        return self._rules is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the rules are those of the file as it is now."""
+        return self._settings is None or self._settings.is_current
+
+    @property
+    def state(self) -> process_pb2.RightsState.ValueType:
+        """What operators are told."""
+        if not self.on:
+            return process_pb2.RIGHTS_STATE_OFF
+        return process_pb2.RIGHTS_STATE_ON if self.is_current else process_pb2.RIGHTS_STATE_OUTDATED
+
+    def __len__(self) -> int:
+        """How many rules there are."""
+        return 0 if self._rules is None else len(self._rules)
+
+    def allows(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
+        """Whether an identity may do something: a look into a dictionary, when it was asked before."""
+        if self._rules is None:
+            return True
+        asked = who, verb, kind, name
+        allowed = self._known.get(asked)
+        if allowed is None:
+            allowed = self._decide(self._rules, *asked)
+        if not allowed:
+            self.refused[verb] += 1
+        return allowed
+
+    def sees(self, who: str, kind: Kind, name: str) -> bool:
+        """Whether a list shows a group or a topic to an identity, which counts as no refusal."""
+        if self._rules is None:
+            return True
+        known = self._known.get((who, Verb.DESCRIBE, kind, name))
+        return self._decide(self._rules, who, Verb.DESCRIBE, kind, name) if known is None else known
+
+    def explain(self, who: str, verb: Verb, kind: Kind, name: str = "") -> Decision:
+        """Decides, and says why."""
+        if self._rules is None:
+            return Decision(True, 0, "there is no file of rights, so everything is allowed")
+        return self._rules.decide(who, verb, kind, name)
+
+    def _decide(self, rules: Rules, who: str, verb: Verb, kind: Kind, name: str) -> bool:
+        mine = self._of.get(who)
+        if mine is None:
+            if len(self._of) >= _IDENTITIES_MAX:
+                self._of.clear()
+            mine = self._of[who] = rules.of(who)
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        allowed = self._known[who, verb, kind, name] = mine.decide(who, verb, kind, name).allowed
+        return allowed
+
+    async def follow(self) -> None:
+        """Reads the file again whenever it has changed, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.renew()
+
+    async def renew(self) -> bool:
+        """Reads the file again if it has changed; returns whether other rules are in force."""
+        if self._settings is None or self._rules is None:
+            return False
+        content = await asyncio.to_thread(self._settings.content)
+        if content is None or content == self._content:
+            return False
+        rules = await asyncio.to_thread(Rules.parse, content)
+        self._content, self._rules = content, rules
+        self.version += 1
+        self._known.clear()
+        self._of.clear()
+        log.info("access_rules_in_force", rules=len(rules))
+        return True

@@ -1,0 +1,54 @@
+"""What a process tells of rights, in numbers."""
+
+from collections.abc import Sequence
+
+from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.access.verbs import Verb
+from muster_runtime.telemetry import Kind, Metric, Sample, Source
+
+_ROLE = {"role": ("discovery", "coordinator")}
+
+RULES = Metric(
+    "muster_access_rules",
+    Kind.GAUGE,
+    "Rules of the file of rights that are in force; 0: there is no file, and everybody may do everything.",
+    labels=_ROLE,
+)
+OUTDATED = Metric(
+    "muster_access_file_outdated",
+    Kind.GAUGE,
+    "1 while the file of rights cannot be used as it is; an earlier version of it is in force.",
+    labels=_ROLE,
+    advice="`access_rules_not_used` in the log says what is wrong with it; so does `muster access check`.",
+)
+REFUSED = Metric(
+    "muster_access_refused",
+    Kind.COUNTER,
+    "Calls, or groups and topics of calls, that were refused because no rule allows them.",
+    labels={**_ROLE, "verb": tuple(verb.value for verb in Verb)},
+    advice="A worker that is new, or was renamed, may lack a rule: `muster access check` explains.",
+)
+
+
+class AccessSource(Source):
+    """The numbers of a process's rights.
+
+    Args:
+        access: the rights.
+        role: whose they are.
+    """
+
+    metrics: Sequence[Metric] = (RULES, OUTDATED, REFUSED)
+
+    def __init__(self, access: Access, role: str) -> None:
+        self._access = access
+        self._role = role
+
+    async def read(self) -> Sequence[Sample]:
+        """See `Source`."""
+        access, role = self._access, self._role
+        return [
+            Sample(RULES, len(access), (role,)),
+            Sample(OUTDATED, 0 if access.is_current else 1, (role,)),
+            *(Sample(REFUSED, count, (role, verb.value)) for verb, count in access.refused.items()),
+        ]

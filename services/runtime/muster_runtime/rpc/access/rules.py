@@ -1,0 +1,219 @@
+"""The file of rights: rules in TOML, and what they decide."""
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from muster_runtime.rpc.access.verbs import VERBS, Kind, Verb
+
+MAX_RULES = 1_000
+MAX_PATTERNS = 100
+"""Names that one rule may list in one field."""
+MAX_ALL_PATTERNS = 10_000
+"""Names of all rules together."""
+MAX_WHO, MAX_NAME = 1_024, 255
+"""Characters of the name of an identity, and of a group or topic."""
+_MAX_PROBLEMS = 20
+
+
+class AccessError(Exception):
+    """A file of rights cannot be used.
+
+    Attributes:
+        problems: one sentence for each, with rule and field.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class Rule(BaseModel):
+    """One rule: these identities may do this with these groups, or topics, or the cluster.
+
+    Names are exact, or prefixes with a `*` at the end.
+
+    Attributes:
+        who: names of identities.
+        verbs: what they may do.
+        groups: of a rule about groups.
+        topics: of a rule about topics.
+        cluster: whether it is a rule about the cluster.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    who: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_WHO)]],
+        Field(min_length=1, max_length=MAX_PATTERNS),
+    ]
+    verbs: Annotated[list[str], Field(min_length=1, max_length=len(Verb))]
+    groups: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)]],
+        Field(min_length=1, max_length=MAX_PATTERNS),
+    ] = []
+    topics: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)]],
+        Field(min_length=1, max_length=MAX_PATTERNS),
+    ] = []
+    cluster: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Rule":
+        if sum((bool(self.groups), bool(self.topics), self.cluster)) != 1:
+            raise ValueError("has one of groups, topics and cluster = true, neither none nor several")
+        may = VERBS[self.kind]
+        for place, verb in enumerate(self.verbs):
+            if verb not in may:
+                known = ", ".join(may)
+                raise ValueError(f"verbs[{place}]: {verb!r} is none of a {self.kind}, which has {known}")
+        for field, patterns in (("who", self.who), ("groups", self.groups), ("topics", self.topics)):
+            for place, pattern in enumerate(patterns):
+                if "*" in pattern[:-1]:
+                    raise ValueError(f"{field}[{place}]: {pattern!r} has a * that is not at its end")
+        return self
+
+    @property
+    def kind(self) -> Kind:
+        """What it is about."""
+        if self.cluster:
+            return Kind.CLUSTER
+        return Kind.GROUP if self.groups else Kind.TOPIC
+
+    @property
+    def patterns(self) -> int:
+        """How many names it lists."""
+        return len(self.who) + len(self.groups) + len(self.topics)
+
+    def is_for(self, who: str) -> bool:
+        """Whether it gives rights to an identity."""
+        return _matches(who, self.who)
+
+    def gives(self, verb: Verb, kind: Kind, name: str) -> bool:
+        """Whether it gives a right to whom it is for."""
+        if self.kind is Kind.CLUSTER and Verb.ADMIN in self.verbs:
+            return True
+        if self.kind is not kind:
+            return False
+        if verb is not Verb.DESCRIBE and verb not in self.verbs and Verb.ADMIN not in self.verbs:
+            return False
+        return kind is Kind.CLUSTER or _matches(name, self.groups or self.topics)
+
+    def __str__(self) -> str:
+        """The rule in one line."""
+        about = "the cluster" if self.cluster else f"{self.kind}s {', '.join(self.groups or self.topics)}"
+        return f"{', '.join(self.who)} may {', '.join(self.verbs)}: {about}"
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether somebody may do something, and why.
+
+    Attributes:
+        allowed: whether it is.
+        number: of the rule that allows it, from 1; 0: none does.
+        reason: for people, in one sentence without a full stop.
+    """
+
+    allowed: bool
+    number: int
+    reason: str
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    # A file that was cut off before its first rule would refuse everybody.
+    rule: Annotated[list[Rule], Field(min_length=1, max_length=MAX_RULES)]
+
+
+class Rules:
+    """The rules of a file. What none of them allows is refused.
+
+    Args:
+        rules: in the order of the file.
+    """
+
+    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+        self._rules = tuple(enumerate(rules, 1))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._rules)
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Rules":
+        """Reads the content of a file.
+
+        Raises:
+            AccessError: it names each rule and field that is wrong.
+        """
+        try:
+            content = tomllib.loads(text.decode())
+        except (ValueError, RecursionError) as error:
+            raise AccessError([f"the file is not TOML: {error}"]) from None
+        try:
+            rules = _File.model_validate(content).rule
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            problems = [_explain(detail) for detail in details[:_MAX_PROBLEMS]]
+            if len(details) > _MAX_PROBLEMS:
+                problems.append(f"and {len(details) - _MAX_PROBLEMS} more")
+            raise AccessError(problems) from None
+        patterns = sum(rule.patterns for rule in rules)
+        if patterns > MAX_ALL_PATTERNS:
+            raise AccessError([f"the rules list {patterns:,} names together, at most {MAX_ALL_PATTERNS:,}"])
+        return cls(rules)
+
+    def of(self, who: str) -> "Rules":
+        """Those that are for an identity, with their numbers."""
+        some = Rules()
+        some._rules = tuple((number, rule) for number, rule in self._rules if rule.is_for(who))
+        return some
+
+    def decide(self, who: str, verb: Verb, kind: Kind, name: str = "") -> Decision:
+        """Whether an identity may do something.
+
+        Args:
+            who: name of the identity; empty: it has proved none.
+            verb: what it does.
+            kind: with what.
+            name: of the group or topic.
+        """
+        about = "the cluster" if kind is Kind.CLUSTER else f"{kind} {name!r}"
+        mine = self.of(who)
+        for number, rule in mine._rules:
+            if rule.gives(verb, kind, name):
+                return Decision(True, number, f"rule {number} allows it: {rule}")
+        whom = repr(who) if who else "a caller without an identity"
+        if not mine._rules:
+            return Decision(False, 0, f"no rule is for {whom}")
+        numbers = ", ".join(str(number) for number, _ in mine._rules[:10])
+        more = ", …" if len(mine) > 10 else ""
+        reason = f"no rule for {whom} allows {verb} of {about}; rules that name it: {numbers}{more}"
+        return Decision(False, 0, reason)
+
+
+def _explain(details: ErrorDetails) -> str:
+    where = ""
+    for part in details["loc"]:
+        if where == "rule" and isinstance(part, int):
+            where = f"rule {part + 1}"
+        else:
+            where += f"[{part}]" if isinstance(part, int) else f"{': ' if where else ''}{part}"
+    raised: Any = details.get("ctx", {}).get("error")
+    if details["type"] == "extra_forbidden":
+        text = "there is no such field"
+    else:
+        text = details["msg"] if raised is None else str(raised)
+    return f"{where or 'the file'}: {text[:1].lower()}{text[1:]}"

@@ -1,0 +1,1 @@
+"""`muster access`: what the file of rights decides, explained."""

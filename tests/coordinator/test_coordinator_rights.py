@@ -1,0 +1,284 @@
+"""What a coordinator answers callers who may do some things, over real connections."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, owns
+from coordinator.session_client import Session
+from kit.callers_by_header import NamedCallers
+from kit.waiting import until
+from muster_core import error_code
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+pytestmark = pytest.mark.cluster
+
+NO_GROUP = error_code.GROUP_AUTHORIZATION_FAILED
+NO_TOPIC = error_code.TOPIC_AUTHORIZATION_FAILED
+RULES = """
+[[rule]]
+who = ["worker"]
+verbs = ["join", "commit", "read"]
+groups = ["mine-*"]
+
+[[rule]]
+who = ["worker", "reader"]
+verbs = ["describe"]
+topics = ["t", "also"]
+
+[[rule]]
+who = ["reader"]
+verbs = ["read"]
+groups = ["*"]
+
+[[rule]]
+who = ["watcher"]
+verbs = ["describe"]
+cluster = true
+
+[[rule]]
+who = ["operator"]
+verbs = ["admin"]
+cluster = true
+"""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    cluster = MemoryCluster()
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+class Callers:
+    """Those of the rules, and one that they do not name."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        (coordinator,) = cluster.running
+        self.worker, self.reader, self.watcher, self.operator, self.nobody = (
+            cluster.caller(coordinator, who) for who in ("worker", "reader", "watcher", "operator", "")
+        )
+
+
+@pytest.fixture
+async def callers(cluster: MemoryCluster, tmp_path: Path) -> Callers:
+    file = tmp_path / "access.toml"
+    file.write_text(RULES)
+    coordinator = await cluster.add("c1", trust=NamedCallers.with_rules(file))
+    await owns(coordinator, SHARDS)
+    return Callers(cluster)
+
+
+async def joined(caller: Caller, group_id: str, **fields: Any) -> coordinator_pb2.JoinGroupResponse:
+    answer = await caller.join(group_id, **fields)
+    assert not answer.error_code, answer.error_message
+    synced = await caller.sync(group_id, answer)
+    assert not synced.error_code
+    return answer
+
+
+def offsets(*topics: str, of: str = "mine-1") -> coordinator_pb2.OffsetFetchRequest.Group:
+    return coordinator_pb2.OffsetFetchRequest.Group(
+        group_id=of, topics=[common_pb2.TopicPartitions(topic=topic, partitions=[0]) for topic in topics]
+    )
+
+
+def commits(*topics: str, group_id: str = "mine-1") -> coordinator_pb2.OffsetCommitRequest:
+    request = coordinator_pb2.OffsetCommitRequest(group_id=group_id, generation=-1)
+    for topic in topics:
+        request.topics.add(name=topic).partitions.add(partition=0, offset=7)
+    return request
+
+
+def outcomes(answer: Any) -> list[tuple[str, int]]:
+    return [(topic.name, entry.error_code) for topic in answer.topics for entry in topic.partitions]
+
+
+@pytest.mark.row("GV-21")
+async def test_who_may_nothing_with_a_group_is_refused_by_each_call(callers: Callers) -> None:
+    member = await joined(callers.worker, "mine-1")
+    for stranger in (callers.nobody, callers.reader):
+        assert (await stranger.join("mine-1")).error_code == NO_GROUP
+        assert (await stranger.sync("mine-1", member)).error_code == NO_GROUP
+        assert (await stranger.heartbeat("mine-1", member)).error_code == NO_GROUP
+        assert await stranger.commit("mine-1", 5, member) == NO_GROUP
+        leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
+        leaving.members.add(member_id=member.member_id)
+        assert (await stranger.stub.LeaveGroup(leaving, timeout=60)).error_code == NO_GROUP
+        release = coordinator_pb2.ReleaseGroupRequest(group_id="mine-1")
+        assert (await stranger.stub.ReleaseGroup(release, timeout=60)).error_code == NO_GROUP
+    assert await callers.nobody.fetch("mine-1") == [(NO_GROUP, -2)]
+    history = coordinator_pb2.GroupHistoryRequest(group_id="mine-1")
+    assert (await callers.nobody.stub.GroupHistory(history, timeout=60)).error_code == NO_GROUP
+    assert (await callers.worker.heartbeat("mine-1", member)).error_code == error_code.NONE
+    assert (await callers.worker.join("others")).error_code == NO_GROUP
+    assert await callers.operator.fetch("mine-1") == [(error_code.NONE, -1)]
+
+
+@pytest.mark.row("OC-25")
+async def test_a_commit_is_refused_for_topics_that_its_caller_must_not_see(callers: Callers) -> None:
+    stub = callers.worker.stub
+    answer = await stub.OffsetCommit(commits("secret", "t", "x", "also"), timeout=60)
+    assert outcomes(answer) == [("secret", NO_TOPIC), ("t", 0), ("x", NO_TOPIC), ("also", 0)]
+    assert outcomes(await stub.OffsetCommit(commits("secret"), timeout=60)) == [("secret", NO_TOPIC)]
+    assert outcomes(await stub.OffsetCommit(commits("parked/secret"), timeout=60)) == [
+        ("parked/secret", NO_TOPIC)
+    ]
+    assert await callers.operator.fetch("mine-1", topic="secret") == [(0, -1)]
+    assert await callers.operator.fetch("mine-1", topic="also") == [(0, 7)]
+
+
+@pytest.mark.row("OF-11")
+async def test_offsets_of_topics_that_a_caller_must_not_see_are_refused_or_left_out(callers: Callers) -> None:
+    await callers.operator.stub.OffsetCommit(commits("a", "also", "secret", "t"), timeout=60)
+    await callers.operator.stub.OffsetCommit(commits("secret", group_id="yours"), timeout=60)
+    request = coordinator_pb2.OffsetFetchRequest(
+        groups=[offsets("secret", "t"), offsets("secret", of="yours"), offsets("also", of="mine-2")]
+    )
+    answer = await callers.worker.stub.OffsetFetch(request, timeout=60)
+    first, second, third = answer.groups
+    assert [(t.name, t.partitions[0].offset, t.partitions[0].error_code) for t in first.topics] == [
+        ("secret", -1, NO_TOPIC),
+        ("t", 7, 0),
+    ]
+    assert (second.group_id, second.error_code, len(second.topics)) == ("yours", NO_GROUP, 0)
+    assert (third.group_id, third.error_code, third.topics[0].partitions[0].offset) == ("mine-2", 0, -1)
+    # Of what is named nothing is left: that must not become a question for all.
+    request = coordinator_pb2.OffsetFetchRequest(groups=[offsets("secret", of="yours")])
+    (alone,) = (await callers.reader.stub.OffsetFetch(request, timeout=60)).groups
+    assert outcomes(alone) == [("secret", NO_TOPIC)]
+
+    request = coordinator_pb2.OffsetFetchRequest(groups=[offsets(), offsets(of="yours")])
+    everything, nothing = (await callers.reader.stub.OffsetFetch(request, timeout=60)).groups
+    assert outcomes(everything) == [("also", 0), ("t", 0)]
+    assert (nothing.error_code, outcomes(nothing)) == (0, [])
+    # Page by page, too: a page without anything to show is none.
+    paged = coordinator_pb2.OffsetFetchRequest.Group(group_id="mine-1", limit=1)
+    shown, more = [], True
+    while more:
+        (page,) = (
+            await callers.reader.stub.OffsetFetch(
+                coordinator_pb2.OffsetFetchRequest(groups=[paged]), timeout=60
+            )
+        ).groups
+        shown += [topic.name for topic in page.topics]
+        more = page.more
+        if more:
+            paged.after_topic, paged.after_partition = page.topics[-1].name, 0
+    assert shown == ["also", "t"]
+
+
+async def test_offsets_are_deleted_by_who_administers_the_group(callers: Callers) -> None:
+    await callers.worker.stub.OffsetCommit(commits("t"), timeout=60)
+    request = coordinator_pb2.OffsetDeleteRequest(
+        group_id="mine-1", topics=[common_pb2.TopicPartitions(topic="t", partitions=[0])]
+    )
+    assert (await callers.worker.stub.OffsetDelete(request, timeout=60)).error_code == NO_GROUP
+    assert await callers.worker.fetch("mine-1") == [(0, 7)]
+    assert outcomes(await callers.operator.stub.OffsetDelete(request, timeout=60)) == [("t", 0)]
+    assert await callers.worker.fetch("mine-1") == [(0, -1)]
+
+
+@pytest.mark.row("DG-06")
+@pytest.mark.row("DL-11")
+async def test_several_groups_are_described_and_deleted_as_far_as_they_may_be(callers: Callers) -> None:
+    for group_id in ("mine-1", "yours"):
+        await callers.operator.stub.OffsetCommit(commits("t", group_id=group_id), timeout=60)
+    ids = ["yours", "mine-1", "unheard-of"]
+    describe = coordinator_pb2.DescribeGroupsRequest(group_ids=ids)
+    described = (await callers.worker.stub.DescribeGroups(describe, timeout=60)).groups
+    assert [(g.group_id, g.error_code) for g in described] == [
+        ("yours", NO_GROUP),
+        ("mine-1", 0),
+        ("unheard-of", NO_GROUP),
+    ]
+    delete = coordinator_pb2.DeleteGroupsRequest(group_ids=ids)
+    deleted = (await callers.worker.stub.DeleteGroups(delete, timeout=60)).results
+    assert [(g.group_id, g.error_code) for g in deleted] == [(group_id, NO_GROUP) for group_id in ids]
+    deleted = (await callers.operator.stub.DeleteGroups(delete, timeout=60)).results
+    assert [g.error_code for g in deleted] == [0, 0, error_code.GROUP_ID_NOT_FOUND]
+
+
+@pytest.mark.row("LS-10")
+async def test_a_list_shows_the_groups_that_its_caller_may_describe(callers: Callers) -> None:
+    mine = [f"mine-{number}" for number in range(7)]
+    for group_id in (*mine, *(f"a-{number}" for number in range(30)), *(f"z-{n}" for n in range(30))):
+        await callers.operator.stub.OffsetCommit(commits("t", group_id=group_id), timeout=60)
+
+    async def listed(caller: Caller, limit: int) -> tuple[list[str], list[str]]:
+        request = coordinator_pb2.ListGroupsRequest(limit=limit)
+        names: list[str] = []
+        tokens: list[str] = []
+        while True:
+            page = await caller.stub.ListGroups(request, timeout=60)
+            assert (page.error_code, limit == 0 or len(page.groups) <= limit) == (0, True)
+            names += [group.group_id for group in page.groups]
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return names, tokens
+            tokens.append(page.next_page_token)
+
+    assert (await listed(callers.worker, 0))[0] == mine
+    assert (await listed(callers.nobody, 0))[0] == []
+    for limit in (1, 3, 100):
+        names, tokens = await listed(callers.worker, limit)
+        assert sorted(names) == mine
+        assert not [token for token in tokens if token.partition("/")[2] not in ("", *mine)]
+    assert len((await listed(callers.watcher, 0))[0]) == len((await listed(callers.operator, 10))[0]) == 67
+
+
+async def test_frames_of_a_session_are_judged_as_calls_are(callers: Callers) -> None:
+    member = await joined(callers.worker, "mine-1")
+    mine = await Session(callers.worker.channel).hello()
+    assert (await mine.attach("mine-1", member)).error_code == 0
+    assert not (await mine.beat()).unheard
+    commit = commits("secret", "t")
+    commit.member_id, commit.generation = member.member_id, member.generation
+    reply = await mine.ask(offset_commit=commit)
+    assert outcomes(reply.offset_commit) == [("secret", NO_TOPIC), ("t", 0)]
+    reply = await mine.ask(offset_fetch=coordinator_pb2.OffsetFetchRequest(groups=[offsets("t", "x")]))
+    assert outcomes(reply.offset_fetch.groups[0]) == [("t", 0), ("x", NO_TOPIC)]
+
+    theirs = await Session(callers.reader.channel).hello()
+    assert (await theirs.attach("mine-1", member)).error_code == NO_GROUP
+    beat = coordinator_pb2.HeartbeatRequest(
+        group_id="mine-1", member_id=member.member_id, generation=member.generation
+    )
+    assert (await theirs.ask(heartbeat=beat)).heartbeat.error_code == NO_GROUP
+    assert outcomes((await theirs.ask(offset_commit=commit)).offset_commit) == [
+        ("secret", NO_GROUP),
+        ("t", NO_GROUP),
+    ]
+    assert not (await mine.beat()).unheard
+    for session in (mine, theirs):
+        await session.close()
+
+
+async def test_who_loses_the_right_to_be_in_a_group_is_off_the_stream_with_the_next_beat(
+    callers: Callers, tmp_path: Path
+) -> None:
+    first, second = await joined(callers.worker, "mine-1"), await joined(callers.worker, "mine-2")
+    session = await Session(callers.worker.channel).hello()
+    assert (await session.attach("mine-1", first)).error_code == 0
+    assert (await session.attach("mine-2", second)).error_code == 0
+    (tmp_path / "access.toml").write_text(RULES.replace("mine-*", "mine-2"))
+
+    async def unheard() -> list[tuple[str, int]]:
+        return [(missed.group_id, missed.error_code) for missed in (await session.beat()).unheard]
+
+    assert await until(unheard) == [("mine-1", NO_GROUP)]
+    assert await unheard() == []
+    assert (await callers.worker.heartbeat("mine-1", first)).error_code == NO_GROUP
+    assert (await callers.worker.heartbeat("mine-2", second)).error_code == 0
+    await session.close()
+
+
+async def test_without_a_file_everybody_may_do_everything(cluster: MemoryCluster) -> None:
+    coordinator = await cluster.add("c1", trust=NamedCallers.with_rules(None))
+    await owns(coordinator, SHARDS)
+    member = await joined(cluster.caller(coordinator), "g")
+    assert (await cluster.caller(coordinator, "x").heartbeat("g", member)).error_code == 0

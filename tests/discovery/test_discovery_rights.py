@@ -1,0 +1,132 @@
+# mypy: disable-error-code="abstract"
+"""What discovery answers callers who may do some things, over real connections."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from kit.callers_by_header import HEADER, NamedCallers
+from kit.metadata.metadata_stand_in import MetadataStandIn, catalog, cluster
+from muster_discovery.role import Discovery
+from muster_discovery.settings import DiscoverySettings
+from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
+from muster_runtime.addresses import Address
+
+pytestmark = pytest.mark.cluster
+
+NO_GROUP = common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED
+NO_TOPIC = common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED
+RULES = """
+[[rule]]
+who = ["worker"]
+verbs = ["join"]
+groups = ["mine"]
+
+[[rule]]
+who = ["worker"]
+verbs = ["describe"]
+topics = ["t*"]
+
+[[rule]]
+who = ["owner"]
+verbs = ["create", "alter", "delete"]
+topics = ["t*"]
+
+[[rule]]
+who = ["watcher"]
+verbs = ["describe"]
+cluster = true
+"""
+TOPICS = {"t1": 1, "t2": 2, "u": 3}
+
+
+class Asked:
+    """A discovery with rules, its metadata, and calls in somebody's name."""
+
+    def __init__(self, metadata: MetadataStandIn, channel: grpc.aio.Channel) -> None:
+        self.metadata = metadata
+        self._stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+
+    def call(self, who: str, method: str, request: Any) -> Any:
+        return getattr(self._stub, method)(request, timeout=60, metadata=((HEADER, who),))
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
+    file = tmp_path / "access.toml"
+    file.write_text(RULES)
+    metadata = await MetadataStandIn().start()
+    settings = DiscoverySettings(
+        listen=Address("127.0.0.1", 0), metadata=(Address("127.0.0.1", metadata.port),)
+    )
+    discovery = Discovery(settings, trust=NamedCallers.with_rules(file))
+    await discovery.start()
+    metadata.push(cluster(dict.fromkeys(range(4), (1, "a"))), catalog(TOPICS, 1))
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{discovery.port}")
+    try:
+        async with asyncio.timeout(60):
+            await discovery.ready()
+        yield Asked(metadata, channel)
+    finally:
+        await channel.close()
+        await discovery.stop()
+        await metadata.stop()
+
+
+@pytest.mark.row("FC-07")
+async def test_who_may_do_nothing_with_a_group_does_not_learn_who_serves_it(asked: Asked) -> None:
+    request = discovery_pb2.FindCoordinatorRequest(group_ids=["yours", "mine"])
+    yours, mine = (await asked.call("worker", "FindCoordinator", request)).results
+    assert (yours.group_id, yours.error_code, yours.HasField("coordinator")) == ("yours", NO_GROUP, False)
+    assert (mine.group_id, mine.error_code, mine.coordinator.node_id) == ("mine", 0, "a")
+    for result in (await asked.call("", "FindCoordinator", request)).results:
+        assert result.error_code == NO_GROUP
+
+
+async def test_the_cluster_is_shown_to_who_may_see_it(asked: Asked) -> None:
+    describe = discovery_pb2.DescribeClusterRequest()
+    assert (await asked.call("watcher", "DescribeCluster", describe)).cluster.shard_count == 4
+    with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller DescribeCluster") as caught:
+        await asked.call("worker", "DescribeCluster", describe)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    watch = discovery_pb2.WatchClusterRequest()
+    stream = asked.call("watcher", "WatchCluster", watch)
+    assert (await stream.read()).cluster.shard_count == 4
+    stream.cancel()
+    with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller WatchCluster") as caught:
+        await asked.call("worker", "WatchCluster", watch).read()
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_topics_are_listed_as_far_as_they_may_be_seen(asked: Asked) -> None:
+    async def listed(who: str, *names: str) -> list[str]:
+        answer = await asked.call(who, "ListTopics", discovery_pb2.ListTopicsRequest(names=names))
+        return [topic.name for topic in answer.topics]
+
+    assert await listed("worker") == ["t1", "t2"]
+    assert await listed("worker", "u", "t2") == ["t2"]
+    assert await listed("watcher") == []
+    assert await listed("") == []
+
+
+@pytest.mark.parametrize("name", ["t1", "u"])
+async def test_a_topic_is_changed_by_who_may(asked: Asked, name: str) -> None:
+    topic = discovery_pb2.Topic(name=name, partitions=9)
+    changes = {
+        "CreateTopic": discovery_pb2.CreateTopicRequest(topic=topic),
+        "AlterTopic": discovery_pb2.AlterTopicRequest(topic=topic),
+        "AlterPartitions": discovery_pb2.AlterPartitionsRequest(topic=name),
+        "DeleteTopic": discovery_pb2.DeleteTopicRequest(name=name),
+    }
+    for method, request in changes.items():
+        for who in ("worker", "watcher", ""):
+            assert (await asked.call(who, method, request)).error_code == NO_TOPIC
+    assert not asked.metadata.changes
+    changes.pop("AlterPartitions")  # for topics with names, which this catalog has none of
+    for method, request in changes.items():
+        refused = (await asked.call("owner", method, request)).error_code == NO_TOPIC
+        assert refused is (name == "u")
+    assert len(asked.metadata.changes) == (0 if name == "u" else 3)
