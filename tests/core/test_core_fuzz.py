@@ -1,4 +1,4 @@
-"""Random lives of a group: the core raises nothing, whatever callers do. `./x abuse core_fuzz` plays more."""
+"""Random lives of a group: the core raises nothing. `./x fuzz --target group_lives` finds more."""
 
 import pytest
 from kit.lives.core_fuzz import drawn, failure_of, shrunk

@@ -8,6 +8,7 @@ from muster_core import error_code
 from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 
@@ -328,3 +329,25 @@ def test_a_process_whose_place_another_one_is_about_to_have_is_prolonged_no_more
     cluster.acknowledge()
     assert new.joined().error_code == 0
     assert (new.heartbeat(), old.heartbeat()) == (0, 82)
+
+
+def test_only_commits_from_outside_may_be_of_the_group_without_an_id() -> None:
+    """Kafka's oldest consumers have none (conformance GV-03), so their log is in order."""
+    cluster = VirtualShard()
+    request = coordinator_pb2.OffsetCommitRequest(generation=-1)
+    request.topics.add(name="t").partitions.add(offset=5, leader_epoch=-1)
+    for _ in range(2):
+        assert cluster.ask(request).topics[0].partitions[0].error_code == 0  # type: ignore[union-attr]
+    topics = [common_pb2.TopicPartitions(topic="t", partitions=[0])]
+    cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=[""]))
+    assert cluster.kinds() == ["offset_committed", "offset_committed", "group_tombstone"]
+    assert broken_promises(cluster) == []
+
+    position = cluster.log[-1][0]
+    removed = records_pb2.OffsetTombstone(topics=topics)
+    cluster.log.append((position.after(1), records_pb2.Record(offset_tombstone=removed)))
+    assert broken_promises(cluster) == []
+    commit = cluster.log[1][1].offset_committed
+    of_a_member = records_pb2.OffsetCommitted(member_id="m", generation=1, offsets=commit.offsets)
+    cluster.log.append((position.after(2), records_pb2.Record(offset_committed=of_a_member)))
+    assert "G16" in {one.invariant for one in broken_promises(cluster)}

@@ -231,3 +231,15 @@ def test_a_record_that_only_begins_like_a_commit_is_none() -> None:
     run = RecordRun(Position(1, 5), [commit, odd, commit])
     assert run.kinds == ["offset_committed", "", "offset_committed"]
     assert len(run.commits) == 2
+
+
+def test_a_commit_about_nothing_makes_no_group() -> None:
+    built = LogBuilder()
+    built.genesis()
+    built.claim()
+    built.add(records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id="g", generation=-1)))
+    one, many = Shard(0, GroupConfig()), Shard(0, GroupConfig())
+    for entry in built.entries:
+        one.replay(entry.position, records_pb2.Record.FromString(entry.record))
+    read_runs(built.entries, 100, ChainReader(), many)
+    assert one.groups == many.groups == {}

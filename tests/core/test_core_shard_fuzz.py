@@ -1,4 +1,4 @@
-"""Random lives of a shard: what it serves is what its log says. `./x abuse shard_fuzz` plays more."""
+"""Random lives of a shard: what it serves is what its log says. `./x fuzz --target shard_lives`: more."""
 
 import pytest
 from kit.lives.shard_fuzz import life

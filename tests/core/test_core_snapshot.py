@@ -153,6 +153,21 @@ def spoil_tail(part: snapshot_pb2.SnapshotPart) -> None:
     part.items.append(part.items[1])
 
 
+def spoil_state(part: snapshot_pb2.SnapshotPart) -> None:
+    part.items[1].group.state = 99  # type: ignore[assignment]
+
+
+def spoil_members(part: snapshot_pb2.SnapshotPart) -> None:
+    part.items.insert(2, part.items[2])
+
+
+def spoil_instances(part: snapshot_pb2.SnapshotPart) -> None:
+    part.items.insert(2, part.items[2])
+    part.items[2].member.member.member_id = "another"
+    for item in part.items[2:4]:
+        item.member.member.group_instance_id = "i"
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -164,6 +179,9 @@ def spoil_tail(part: snapshot_pb2.SnapshotPart) -> None:
         (spoil_shard, "of shard 4, not of 3"),
         (spoil_kind, "kind unknown"),
         (spoil_tail, "follows the end"),
+        (spoil_state, "is of another version: KeyError"),
+        (spoil_members, "a member of group 'g' twice"),
+        (spoil_instances, "contradicts itself"),
     ],
 )
 def test_what_is_no_whole_snapshot_is_refused(

@@ -223,7 +223,7 @@ class Shard:
 
         Raises:
             UnknownCriticalRecord: this version must not serve the shard.
-            IllegalTransition, KeyError: the record contradicts those before it.
+            IllegalTransition, KeyError, ValueError: the record contradicts those before it.
         """
         self._context.application.apply(position, record)
 
@@ -231,7 +231,7 @@ class Shard:
         """Takes over a record whose kind the caller has looked up; empty: this version does not know it.
 
         Raises:
-            UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
+            UnknownCriticalRecord, IllegalTransition, KeyError, ValueError: as `replay`.
         """
         self._context.application.apply_as(kind, position, record)
 
@@ -243,7 +243,7 @@ class Shard:
         """Takes over many records of one epoch.
 
         Raises:
-            UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
+            UnknownCriticalRecord, IllegalTransition, KeyError, ValueError: as `replay`.
         """
         self._context.application.apply_run(run)
 

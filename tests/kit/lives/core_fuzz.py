@@ -54,7 +54,7 @@ class Failure:
 def drawn(seed: int, length: int = LENGTH) -> list[Action]:
     """The life of a seed."""
     source = random.Random(seed)
-    return [_drawn(source) for _ in range(length)]
+    return [drawn_from(source) for _ in range(length)]
 
 
 def failure_of(actions: Sequence[Action]) -> Failure | None:
@@ -252,7 +252,8 @@ class Life:
         self.calls.append(self.cluster.send(request))
 
 
-def _drawn(source: random.Random) -> Action:
+def drawn_from(source: random.Random) -> Action:
+    """What a source of draws lets happen next."""
     pick, chance = source.choice, source.random()
     who, instance = pick([-1, -1, 0, 1, 2, 3, 4]), pick(["", "", "", "i", "j"])
     table: list[tuple[float, Callable[[], Action]]] = [

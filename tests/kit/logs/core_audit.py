@@ -1,8 +1,11 @@
 """What `muster verify` says of the log that a core alone has made."""
 
+from collections.abc import Iterable
+
 from kit.lives.virtual_shard import VirtualShard
 from muster_core.audit.invariants import Violation
 from muster_core.audit.log_audit import LogAudit
+from muster_core.config import GroupConfig
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.log.page import Page
 from muster_core.position import GENESIS, Position
@@ -13,14 +16,19 @@ _CLUSTER = records_pb2.Genesis(cluster_id="c", shard_count=1, shard=0)
 
 def broken_promises(cluster: VirtualShard) -> list[Violation]:
     """Every promise that the log of a shard breaks."""
-    audit = LogAudit(0, cluster=_CLUSTER, limits=cluster.config)
+    return broken_in(cluster.log, cluster.config)
+
+
+def broken_in(log: Iterable[tuple[Position, records_pb2.Record]], config: GroupConfig) -> list[Violation]:
+    """Every promise that the records of a log after its Genesis break."""
+    audit = LogAudit(0, cluster=_CLUSTER, limits=config)
     places, datas, nonces, hashes = (
         [GENESIS],
         [records_pb2.Record(genesis=_CLUSTER).SerializeToString()],
         [],
         [],
     )
-    for position, record in cluster.log:
+    for position, record in log:
         if record.HasField("claim"):  # the shard does not know what stands before it
             claim = records_pb2.Claim(node_id="c", previous=places[-1].to_proto())
             record = records_pb2.Record(claim=claim)

@@ -44,13 +44,24 @@ def _report(run: RecordRun, index: int, problems: Iterator[str], findings: Findi
 def _looks_wrong(commits: Commits) -> bool:
     """Whether one of the commits may say what no coordinator writes."""
     return (
-        not all(commits.group_ids)
+        not _have_ids(commits)
         or min(commits.written_at_ms) < 0
         or min(commits.expire_at_ms) < 0
         or (commits.counts is not None and (min(commits.counts) < 1 or _twice(commits, commits.counts)))
         or not all(commits.topics)
         or min(commits.offsets) < 0
         or min(commits.leader_epochs) < -1
+    )
+
+
+def _have_ids(commits: Commits) -> bool:
+    """Whether groups have ids, but for that of commits from outside (conformance GV-03)."""
+    if all(commits.group_ids):
+        return True
+    return not any(
+        member_id
+        for group_id, member_id in zip(commits.group_ids, commits.member_ids, strict=True)
+        if not group_id
     )
 
 
@@ -68,7 +79,7 @@ def _twice(commits: Commits, counts: Sequence[int]) -> bool:
 
 def _commit(record: records_pb2.Record) -> Iterator[str]:
     commit = record.offset_committed
-    yield from _common(record, commit.group_id)
+    yield from _common(record, commit.group_id, may_be_nameless=not commit.member_id)
     if not commit.offsets:
         yield "it commits nothing"
     if commit.expire_at_ms < 0:
@@ -88,8 +99,15 @@ def _commit(record: records_pb2.Record) -> Iterator[str]:
 # --- other records
 
 
-def _common(record: records_pb2.Record, group_id: str) -> Iterator[str]:
-    if not group_id:
+def _common(record: records_pb2.Record, group_id: str, *, may_be_nameless: bool = False) -> Iterator[str]:
+    """What is wrong with a record of any kind.
+
+    Args:
+        record: the record.
+        group_id: its group.
+        may_be_nameless: whether that may be the group without an id, which has offsets and never members.
+    """
+    if not group_id and not may_be_nameless:
         yield "a group without an id"
     if record.written_at_ms < 0:
         yield f"written at {record.written_at_ms} ms"
@@ -155,12 +173,12 @@ def _cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kind]) -> I
 
 
 def _group_tombstone(record: records_pb2.Record) -> Iterator[str]:
-    yield from _common(record, record.group_tombstone.group_id)
+    yield from _common(record, record.group_tombstone.group_id, may_be_nameless=True)
 
 
 def _offset_tombstone(record: records_pb2.Record) -> Iterator[str]:
     tombstone = record.offset_tombstone
-    yield from _common(record, tombstone.group_id)
+    yield from _common(record, tombstone.group_id, may_be_nameless=True)
     yield from _removed(tombstone.topics)
 
 

@@ -80,7 +80,7 @@ class Application:
 
         Raises:
             UnknownCriticalRecord: its kind is unknown and it is marked critical.
-            IllegalTransition, KeyError: it contradicts the records before it.
+            IllegalTransition, KeyError, ValueError: it contradicts the records before it.
         """
         self.apply_as(record.WhichOneof("kind") or "", position, record)
 
@@ -88,7 +88,7 @@ class Application:
         """Carries out one record whose kind the caller has looked up; empty: this version does not know it.
 
         Raises:
-            UnknownCriticalRecord, IllegalTransition, KeyError: as `apply`.
+            UnknownCriticalRecord, IllegalTransition, KeyError, ValueError: as `apply`.
         """
         if not kind:
             if record.critical:
@@ -108,7 +108,7 @@ class Application:
 
         Raises:
             UnknownCriticalRecord: its kind is unknown and it is marked critical.
-            IllegalTransition, KeyError: it contradicts the records before it.
+            IllegalTransition, KeyError, ValueError: it contradicts the records before it.
         """
         for index, part in run.in_order_by_partition():
             if isinstance(part, list):
@@ -272,6 +272,8 @@ class Application:
                 member.commit_seq = seq
 
     def _offset_committed(self, _: Position, wall_ms: int, record: records_pb2.OffsetCommitted) -> None:
+        if not record.offsets:
+            return  # only in a damaged log; commits that are decoded together have no row of it
         group = self.group(record.group_id, wall_ms)
         group.stored = True
         held_bytes = group.offsets.held_bytes

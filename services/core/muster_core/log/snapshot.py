@@ -284,7 +284,11 @@ class SnapshotReader:
             raise SnapshotUnusable(f"part {len(self.part_hashes)} of the snapshot is no snapshot") from None
         self.part_hashes.append(part_hash(part))
         for item in message.items:
-            self._take(item)
+            try:
+                self._take(item)
+            except (KeyError, ValueError) as error:
+                text = f"the snapshot contradicts itself, or is of another version: {error!r}"
+                raise SnapshotUnusable(text) from error
 
     def _take(self, item: snapshot_pb2.SnapshotItem) -> None:
         kind = item.WhichOneof("kind")
@@ -369,6 +373,8 @@ class SnapshotReader:
 
     @staticmethod
     def _member(group: Group, state: snapshot_pb2.MemberState) -> None:
+        if state.member.member_id in group.members:
+            raise SnapshotUnusable(f"the snapshot has a member of group {group.group_id!r} twice")
         member = Member(state.member.member_id)
         member.adopt(state.member)
         member.commit_seq = state.commit_seq

@@ -9,6 +9,8 @@ from functools import lru_cache
 from muster_core.position import Position
 from muster_protos.muster.v1 import discovery_pb2
 
+from muster_metadata.cluster.stored_values import stored_number, stored_text
+
 LIVE = discovery_pb2.COORDINATOR_STATE_LIVE
 DRAINING = discovery_pb2.COORDINATOR_STATE_DRAINING
 DEAD = discovery_pb2.COORDINATOR_STATE_DEAD
@@ -73,19 +75,26 @@ class LeaseRow:
             features = known.pop("features", None) or ()
             row = cls(
                 **known,
-                serving=tuple((int(shard), int(epoch)) for shard, epoch in serving),
-                features=tuple(map(str, features)),
+                serving=tuple((stored_number(shard), stored_number(epoch)) for shard, epoch in serving),
+                features=tuple(map(stored_text, features)),
             )
             return replace(
                 row,
-                run=int(row.run),
-                counter=int(row.counter),
-                port=int(row.port),
-                lease_ms=int(row.lease_ms),
-                catalog=int(row.catalog),
-                catalog_epoch=int(row.catalog_epoch),
+                run=stored_number(row.run),
+                counter=stored_number(row.counter),
+                host=stored_text(row.host),
+                port=stored_number(row.port, most=65_535),
+                version=stored_text(row.version),
+                node_id=stored_text(row.node_id),
+                session=stored_text(row.session),
+                draining=bool(row.draining),
+                released=bool(row.released),
+                dead=bool(row.dead),
+                lease_ms=stored_number(row.lease_ms),
+                catalog=stored_number(row.catalog, least=-1),
+                catalog_epoch=stored_number(row.catalog_epoch),
             )
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError("not a lease row") from error
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_metadata.cluster.leases import DEAD, LeaseRow
+from muster_metadata.cluster.stored_values import stored_number, stored_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,9 @@ class OwnerRow:
             ValueError: it is no row.
         """
         try:
-            return cls(**json.loads(text))
-        except TypeError as error:
+            row = cls(**json.loads(text))
+            return cls(stored_number(row.epoch), stored_text(row.node_id), stored_text(row.session))
+        except (TypeError, RecursionError) as error:
             raise ValueError("not an owner row") from error
 
 

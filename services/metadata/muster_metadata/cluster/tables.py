@@ -134,7 +134,7 @@ class Tables:
             self._leases(node)
         return NodeTables(
             leases=newest((old, lease_rows(leases))),
-            owners=_rows(owners, int, OwnerRow.from_json),
+            owners=owner_rows(owners),
             catalog=_place(catalog),
             wall_ms=_wall_ms(time.result()),
         )
@@ -223,6 +223,11 @@ def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
 def lease_rows(raw: Any) -> dict[str, LeaseRow]:
     """The rows of a lease table, from the answer to HGETALL."""
     return _rows(raw, _name, LeaseRow.from_json)
+
+
+def owner_rows(raw: Any) -> dict[int, OwnerRow]:
+    """The rows of an owner table, from the answer to HGETALL."""
+    return _rows(raw, int, OwnerRow.from_json)
 
 
 def _wall_ms(reply: NodeReply) -> int | None:

@@ -64,7 +64,7 @@ class Configuration:
             and found.same_log(self.identity(index))
             and found.node == index
             and len(said.addresses) == len(self.addresses)
-            and said.addresses[index - 1] == self.addresses[index - 1]
+            and said.addresses[index - 1 : index] == self.addresses[index - 1 : index]
         )
 
 
@@ -142,7 +142,7 @@ def agreed_configuration(
         return UNINITIALISED
     for index, one in enumerate(said, 1):
         if one is not None and one.identity and not newest.keeps(index, one):
-            return _replaced(places, index, newest.addresses[index - 1], newest.number)
+            return _replaced(places, index, _of(newest.addresses, index), newest.number)
     if sum(one is not None and bool(one.identity) for one in said) < majority:
         empty = sum(one is not None and not one.identity for one in said)
         return Unusable(

@@ -147,12 +147,13 @@ class Node:
         reply = scripted(raw)
         if reply.status is Status.REFUSED:
             self.refusal = reply.problem
-        elif reply.status is Status.NOLOG and reply.values[0] == b"foreign":
+        elif reply.status is Status.NOLOG and reply.values[:1] == (b"foreign",):
             mine = keys.Identity.parse(self.identity)
-            if mine is not None and mine.is_in_another(reply.values[1].decode("utf-8", "replace")):
+            said = b"".join(part for part in reply.values[1:2] if isinstance(part, bytes))
+            if mine is not None and mine.is_in_another(said.decode("utf-8", "replace")):
                 return NodeReply(Status.MOVED, problem=_OTHER_CONFIGURATION)
             return NodeReply(Status.STRANGER, problem=_OTHER_NODE)
-        elif reply.status is Status.NOLOG and reply.values[0] == b"empty" and not self.member:
+        elif reply.status is Status.NOLOG and reply.values[:1] == (b"empty",) and not self.member:
             return NodeReply(Status.STRANGER, problem=_NOT_A_NODE)
         return reply
 

@@ -107,7 +107,7 @@ LOST = NodeReply(Status.LOST, problem=SILENT)
 
 def scripted(raw: Any) -> NodeReply:
     """Reads the answer to one of our scripts."""
-    if isinstance(raw, list) and raw:
+    if isinstance(raw, list) and raw and isinstance(raw[0], bytes):
         status = _BY_NAME.get(raw[0])
         if status is not None:
             return NodeReply(status, tuple(raw[1:]))
