@@ -304,7 +304,7 @@ async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
     assert code == 0
     assert out.startswith("group g: Stable since")
     assert "because: Member m-2 left: it was closed." in out
-    assert out.splitlines()[-1].split() == ["m-1", "10.0.0.7", "t", "0-2", "5", "T"]
+    assert out.splitlines()[-1].split() == ["m-1", "10.0.0.7", "-", "t", "0-2", "5", "T"]
     code, out, _ = await cli(cluster, "groups", "describe", "g", "--output", "json")
     assert json.loads(out)["members"][0]["member_id"] == "m-1"
     code, out, _ = await cli(cluster, "groups", "describe", "other")

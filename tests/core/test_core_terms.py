@@ -9,13 +9,15 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
 OF_ONE_MEMBER = {"member_id", "group_instance_id", "client_id", "host", "member_seq"}
+OF_ANY_SIZE = {"protocols", "client_version"}
 NOT_WRITTEN_YET = {"server_assignor"}
 
 
 def test_every_term_travels_from_a_join_to_the_record_and_back() -> None:
     numbers: dict[str, Any] = {
-        name: 1_000 + index for index, name in enumerate(Terms._fields) if name != "protocols"
+        name: 1_000 + index for index, name in enumerate(Terms._fields) if name not in OF_ANY_SIZE
     }
+    numbers["client_version"] = "muster-python/0.2.0"
     protocols = [
         coordinator_pb2.GroupProtocol(name="sticky", metadata=b"s"),
         coordinator_pb2.GroupProtocol(name="range"),
@@ -45,6 +47,10 @@ def test_members_that_ask_for_the_same_share_it() -> None:
     assert first.rebalance_timeout_ms == 9_000
 
 
-def test_all_terms_but_the_protocols_have_a_fixed_size() -> None:
-    """One that has none must be counted in `Terms.size_bytes`."""
-    assert {type(value) for name, value in Terms()._asdict().items() if name != "protocols"} == {int}
+def test_all_terms_but_those_that_are_counted_have_a_fixed_size() -> None:
+    """One that has none must be counted in `Member.size_bytes`."""
+    assert {type(value) for name, value in Terms()._asdict().items() if name not in OF_ANY_SIZE} == {int}
+    member = Member("c-1")
+    before = member.size_bytes
+    member.terms = Terms(client_version="muster-python/0.2.0")
+    assert member.size_bytes == before + 19

@@ -1,5 +1,6 @@
 """The manifests of k8s/: valid for the API, and what a pod of Muster must have."""
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -12,18 +13,32 @@ import kubernetes_validate
 import pytest
 import yaml
 from muster_coordinator.settings import FaultSettings
+from muster_coordinator.telemetry import metrics
 from muster_runtime.settings import load
 from muster_server.roles import settings_classes
 
 Manifest: TypeAlias = dict[str, Any]
 
-K8S = Path(__file__).resolve().parents[2] / "k8s"
+ROOT = Path(__file__).resolve().parents[2]
+K8S = ROOT / "k8s"
 OVERLAYS = ("dev", "test", "production", "production with monitoring")
 API_VERSIONS = ("1.30", "1.34")
 """The oldest one that is promised, and the one that tests/deploy/e2e.sh was run on."""
 
 MONITORING = "monitoring.coreos.com"
 """Kinds of the Prometheus operator, whose schemas are not the API's."""
+
+SCALED_OBJECT_FIELDS = {
+    "scaleTargetRef",
+    "minReplicaCount",
+    "maxReplicaCount",
+    "pollingInterval",
+    "cooldownPeriod",
+    "fallback",
+    "advanced",
+    "triggers",
+}
+PROMETHEUS_FIELDS = {"serverAddress", "query", "threshold", "ignoreNullValues"}
 
 SOURCES = sorted(
     kustomization.parent / resource
@@ -294,3 +309,36 @@ def test_the_events_of_failures_fit_where_they_are_kept() -> None:
     assert limit.endswith("Mi")
     faults = load(FaultSettings)
     assert (faults.max_files + 1) * faults.max_bytes < int(limit.removesuffix("Mi")) << 20
+
+
+def test_the_scaled_object_of_the_example_is_valid_and_asks_for_what_there_is() -> None:
+    """KEDA's own schema is not the API's: the fields that are used are listed here, as in KEDA 2."""
+    example = ROOT / "examples" / "keda" / "scaledobject.yaml"
+    (scaled,) = read(example.read_text("utf-8"))
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    spec = scaled["spec"]
+    assert spec.keys() <= SCALED_OBJECT_FIELDS
+    assert spec["fallback"].keys() == {"failureThreshold", "replicas"}
+    assert 1 <= spec["minReplicaCount"] <= spec["maxReplicaCount"]
+    # What it makes of it is an autoscaler of the API's.
+    validate(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": scaled["metadata"],
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", **spec["scaleTargetRef"]},
+                "minReplicas": spec["minReplicaCount"],
+                "maxReplicas": spec["maxReplicaCount"],
+                **spec["advanced"]["horizontalPodAutoscalerConfig"],
+            },
+        }
+    )
+    (trigger,) = spec["triggers"]
+    assert trigger["type"] == "prometheus"
+    assert trigger["metadata"].keys() <= PROMETHEUS_FIELDS
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    asked = re.fullmatch(r'sum\((\w+)\{(\w+)="crawlers"\}\)', trigger["metadata"]["query"])
+    assert asked is not None
+    assert asked[1] == metrics.GROUP_LAG.name
+    assert asked[2] in metrics.GROUP_LAG.labels

@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
     from muster import assignors
     from muster._cluster.cluster import Cluster
     from muster._cluster.owners import owner_of
-    from muster._config import MemberConfig
+    from muster._config import MemberConfig, MemberSettings
     from muster._errors import (
         AssignorFailed,
         CallbackFailed,
@@ -49,12 +49,12 @@ if typing.TYPE_CHECKING:
     from muster._lead.leadership import Leadership
     from muster._lead.term import BlockingTerm, Term
     from muster._member.callbacks import PartitionsCallback
-    from muster._member.member import Member, MemberSettings
+    from muster._member.member import Member
     from muster._parking import Parked
     from muster._run import arun, run
     from muster._session.tls import TlsFiles
     from muster._standing import MemberState
-    from muster._values import Committed, Owner, Topic, TopicPartition
+    from muster._values import Committed, Owner, Progress, Topic, TopicPartition
     from muster._work.partition import BlockingPartition, Partition
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "Parked",
     "Partition",
     "PartitionsCallback",
+    "Progress",
     "RequestRefused",
     "SettingsError",
     "Term",
@@ -102,7 +103,7 @@ __all__ = [
 _MODULES = {
     "_member.callbacks": ("PartitionsCallback",),
     "_cluster.cluster": ("Cluster",),
-    "_config": ("MemberConfig",),
+    "_config": ("MemberConfig", "MemberSettings"),
     "_errors": (
         "AssignorFailed",
         "CallbackFailed",
@@ -124,13 +125,13 @@ _MODULES = {
     "_lead.entry": ("alead", "lead"),
     "_lead.leadership": ("Leadership",),
     "_lead.term": ("BlockingTerm", "Term"),
-    "_member.member": ("Member", "MemberSettings"),
+    "_member.member": ("Member",),
     "_parking": ("Parked",),
     "_run": ("arun", "run"),
     "_session.tls": ("TlsFiles",),
     "_standing": ("MemberState",),
     "_cluster.owners": ("owner_of",),
-    "_values": ("Committed", "Owner", "Topic", "TopicPartition"),
+    "_values": ("Committed", "Owner", "Progress", "Topic", "TopicPartition"),
     "_work.partition": ("BlockingPartition", "Partition"),
 }
 """Where each name comes from. A module is imported when its first name is used: importing all of them takes a

@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from muster_protos import limits
 
@@ -16,6 +16,25 @@ from muster.assignors import RANGE, Assignor, resolve
 LONGEST_TIMEOUT_MS = 1_800_000
 DISCONNECT_GRACE_MS = 3_000
 """Default of a dynamic member."""
+
+
+class MemberSettings(TypedDict, total=False):
+    """Settings of a member as keyword arguments; see `MemberConfig` for what they mean."""
+
+    group_instance_id: str
+    client_id: str
+    rack_id: str
+    session_timeout_ms: int
+    session: bool
+    beat_interval_ms: int
+    disconnect_grace_ms: int | None
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    loop_block_limit_ms: int | None
+    request_timeout_ms: int
+    topic_refresh_interval_ms: int
+    assignors: Sequence[str | Assignor]
+    user_data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from muster_assignors import TopicPartition
 
-__all__ = ["Committed", "Owner", "Topic", "TopicPartition"]
+__all__ = ["Committed", "Owner", "Progress", "Topic", "TopicPartition"]
 
 
 class Topic(NamedTuple):
@@ -69,3 +69,25 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str = ""
+
+
+class Progress(NamedTuple):
+    """How far the work on a partition got, and where it ends.
+
+    Attributes:
+        partition: the partition.
+        offset: the committed position to go on from; None: nothing was committed.
+        committed_at_ms: when that was, wall clock of the coordinator, ms since the Unix epoch; 0: never, or
+            not known.
+        end: where the work ends, as the owner reported it last (`Partition.report`); None: it did not.
+    """
+
+    partition: TopicPartition
+    offset: int | None
+    committed_at_ms: int = 0
+    end: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """What is left to do, counted from 0 where nothing was committed; None: no end was reported."""
+        return None if self.end is None else max(0, self.end - (self.offset or 0))

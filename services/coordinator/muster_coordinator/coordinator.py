@@ -34,6 +34,7 @@ from muster_coordinator.api.servicer import (
     GroupCoordinatorServicer,
     GroupSessionServicer,
 )
+from muster_coordinator.clients import clients_of
 from muster_coordinator.failstop.faults import Faults
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
@@ -324,8 +325,8 @@ class Coordinator:
             CoordinatorPeerServicer(ownership.give, self._failed),
         )
 
-    def _failed(self) -> peer_pb2.DescribeFaultsResponse:
-        """What an operator has to know of failures here."""
+    async def _failed(self) -> peer_pb2.DescribeFaultsResponse:
+        """What an operator has to know of failures here, and of the members' clients."""
         answer = peer_pb2.DescribeFaultsResponse(
             failed_shards=sorted(
                 shard.number for shard in self.shards.values() if shard.phase is Phase.FAILED
@@ -340,6 +341,7 @@ class Coordinator:
                 file=fault.file,
                 quarantined=fault.group_id in self._faults.quarantine(fault.shard).groups,
             )
+        answer.clients.extend(await clients_of(tuple(self.shards.values())))
         return answer
 
     def _lease_channel(self, target: str) -> grpc.Channel:
@@ -392,7 +394,7 @@ def _measured(telemetry: Telemetry, log_client: LogClient, now: Callable[[], Now
         from muster_coordinator.telemetry.traces import CoordinatorTraces
 
         traces = CoordinatorTraces(telemetry.tracing)
-    measures = CoordinatorMeasures(log_client, now, traces)
+    measures = CoordinatorMeasures(log_client, now, traces, telemetry.max_groups)
     telemetry.add(lambda: measures)
     return measures
 

@@ -24,6 +24,7 @@ from muster_runtime.ids import HAS_UNFIT, has_unfit, id_problem
 from muster_runtime.rpc.refusals import Violation
 
 REQUEST_ID_MAX_BYTES = 64
+CLIENT_VERSION_MAX_BYTES = 64
 METADATA_MAX_BYTES = 1 << 19
 ASSIGNMENT_MAX_BYTES = 1 << 20
 REBALANCE_TIMEOUT_MAX_MS = 2**31 - 1
@@ -99,6 +100,7 @@ def _join(request: coordinator_pb2.JoinGroupRequest, report: Report) -> None:
     _identity(report, request)
     _text(report, "protocol_type", request.protocol_type)
     _text(report, "client_id", request.client_id)
+    _text(report, "client_version", request.client_version, limit=CLIENT_VERSION_MAX_BYTES)
     _text(report, "request_id", request.request_id, limit=REQUEST_ID_MAX_BYTES)
     _text(report, "server_assignor", request.server_assignor)
     _reason(report, "reason", request.reason)
@@ -164,6 +166,22 @@ def _commit(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> Non
             report(f"{field}.name", "must not be given twice")
         names.add(topic.name)
         _committed_partitions(report, field, topic.partitions)
+    _ends(request, report)
+
+
+def _ends(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> None:
+    if sum(max(1, len(topic.partitions)) for topic in request.ends) > PARTITIONS_MAX:
+        report("ends", f"must have at most {PARTITIONS_MAX:,} partitions in all")
+        return
+    _once(report, "ends", "name", [topic.name for topic in request.ends])
+    for index, topic in enumerate(request.ends):
+        _topic(report, f"ends[{index}].name", topic.name)
+        _once(
+            report, f"ends[{index}].partitions", "partition", [entry.partition for entry in topic.partitions]
+        )
+        for number, entry in enumerate(topic.partitions):
+            if entry.end < 0:
+                report(f"ends[{index}].partitions[{number}].end", "must not be negative")
 
 
 def _committed_partitions(
@@ -193,7 +211,7 @@ def _partitions(report: Report, field: str, topics: Sequence[common_pb2.TopicPar
             report(f"{field}[{index}].partitions", "must not name a partition twice")
 
 
-def _once(report: Report, field: str, name: str, values: Sequence[str]) -> None:
+def _once(report: Report, field: str, name: str, values: Sequence[str | int]) -> None:
     """Reports values given twice: with them a small request could ask for one large thing many times."""
     seen = set()
     for index, value in enumerate(values):

@@ -15,7 +15,7 @@ from muster._blocked.stand_in import StandIn
 from muster._clock import boot_ms
 from muster._cluster.deadline import Deadline
 from muster._cluster.discovery import DiscoveryClient, parse_servers
-from muster._cluster.fetching import fetch_committed
+from muster._cluster.fetching import fetch_committed, fetch_progress
 from muster._cluster.link import GroupLink, address_of
 from muster._cluster.topic_calls import TopicCalls, no_such_topic
 from muster._config import (
@@ -41,7 +41,7 @@ from muster._session.transport import (
     UnaryTransport,
 )
 from muster._text import harmless
-from muster._values import Committed, Owner, TopicPartition
+from muster._values import Committed, Owner, Progress, TopicPartition
 
 Response = TypeVar("Response", bound=GroupResponse)
 _GROUPS_PER_PAGE = 2_000
@@ -295,6 +295,17 @@ class Cluster(TopicCalls):
                 request_timeout_ms=self.timeout_ms,
                 give_up_after_ms=self.timeout_ms,
             )
+
+    async def progress(self, group_id: str) -> list[Progress]:
+        """How far a group got, by topic and number: what it committed, and what is left if that is known."""
+        return await self.progress_of(await self.describe_group(group_id))
+
+    async def progress_of(self, group: coordinator_pb2.DescribeGroupsResponse.Group) -> list[Progress]:
+        """Like `progress`, of a group as `describe_group` gave it."""
+        assigned = {p for member in group.members for p in decode_assignment(member.assignment) or ()}
+        link = self.link(group.group_id)
+        async with self._deadline(link):
+            return await fetch_progress(link, assigned, timeout_ms=self.timeout_ms)
 
     async def _group_call(
         self, group_id: str, request: GroupRequest, response_type: type[Response]

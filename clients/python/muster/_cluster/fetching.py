@@ -1,6 +1,7 @@
 """Reading committed positions."""
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.v1 import coordinator_pb2
@@ -12,8 +13,9 @@ from muster._errors import ClusterUnavailable, code_name, group_error
 from muster._messages import to_messages
 from muster._parking import is_mark
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._values import Committed, TopicPartition
+from muster._values import Committed, Progress, TopicPartition
 
+_Entry: TypeAlias = coordinator_pb2.OffsetFetchResponse.Partition
 _PARTITIONS_PER_PAGE = 10_000
 _BEFORE_MARKS = PARKED_PREFIX[:-1] + chr(ord(PARKED_PREFIX[-1]) - 1)
 _AFTER_MARKS = PARKED_PREFIX[:-1] + chr(ord(PARKED_PREFIX[-1]) + 1)
@@ -42,6 +44,59 @@ async def fetch_committed(
         GroupError: the coordinator refuses.
         ClusterUnavailable: no coordinator answered in time.
     """
+    entries = await _entries(
+        link,
+        partitions,
+        request_timeout_ms=request_timeout_ms,
+        give_up_after_ms=give_up_after_ms,
+        marks=marks,
+    )
+    return {
+        partition: Committed(entry.offset, entry.metadata)
+        for partition, entry in entries.items()
+        if entry.offset >= 0
+    }
+
+
+async def fetch_progress(
+    link: GroupLink, assigned: Iterable[TopicPartition], *, timeout_ms: int
+) -> list[Progress]:
+    """Returns how far a group got, by partition: of all that it committed, and of what it is assigned.
+
+    Args:
+        link: to the group's coordinator.
+        assigned: what its members own.
+        timeout_ms: of each call, and how long to try each.
+
+    Raises:
+        GroupError: the coordinator refuses.
+        ClusterUnavailable: no coordinator answered in time.
+    """
+    entries = await _entries(link, None, request_timeout_ms=timeout_ms, give_up_after_ms=timeout_ms)
+    others = sorted(set(assigned) - entries.keys())
+    for first in range(0, len(others), _PARTITIONS_PER_PAGE):
+        some = others[first : first + _PARTITIONS_PER_PAGE]
+        entries |= await _entries(link, some, request_timeout_ms=timeout_ms, give_up_after_ms=timeout_ms)
+    return [
+        Progress(
+            partition,
+            entry.offset if entry.offset >= 0 else None,
+            entry.committed_at_ms,
+            entry.end if entry.HasField("end") else None,
+        )
+        for partition, entry in sorted(entries.items())
+    ]
+
+
+async def _entries(
+    link: GroupLink,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    request_timeout_ms: int,
+    give_up_after_ms: int | None,
+    marks: bool = False,
+) -> dict[TopicPartition, _Entry]:
+    """What the coordinator says of each partition; see `fetch_committed`."""
     wanted = None if partitions is None else to_messages(partitions)
     if wanted is not None and not wanted:
         return {}
@@ -50,11 +105,11 @@ async def fetch_committed(
         group.limit = _PARTITIONS_PER_PAGE
         if marks:
             group.after_topic, group.after_partition = _BEFORE_MARKS, _LAST_PARTITION
-    found: dict[TopicPartition, Committed] = {}
+    found: dict[TopicPartition, _Entry] = {}
     ends_at_ms = None if give_up_after_ms is None else boot_ms() + give_up_after_ms
     while True:
         response = await _fetch(link, group, request_timeout_ms, ends_at_ms)
-        page = _positions(link.group_id, response)
+        page = _read(link.group_id, response)
         found |= page if wanted is not None else {p: at for p, at in page.items() if is_mark(p) is marks}
         answer = response.groups[0]
         if not answer.more or (marks and answer.topics[-1].name >= _AFTER_MARKS):
@@ -87,10 +142,8 @@ async def _fetch(
         await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
 
-def _positions(
-    group_id: str, response: coordinator_pb2.OffsetFetchResponse
-) -> dict[TopicPartition, Committed]:
-    found = {}
+def _read(group_id: str, response: coordinator_pb2.OffsetFetchResponse) -> dict[TopicPartition, _Entry]:
+    found: dict[TopicPartition, _Entry] = {}
     for topic in response.groups[0].topics:
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition)
@@ -98,6 +151,5 @@ def _positions(
                 raise group_error(
                     group_id, int(entry.error_code), f"{partition}: {code_name(int(entry.error_code))}"
                 )
-            if entry.offset >= 0:
-                found[partition] = Committed(entry.offset, entry.metadata)
+            found[partition] = entry
     return found

@@ -94,6 +94,8 @@ _OF_ONE_PARTITION = frozenset(
 
 def _commit_code(response: coordinator_pb2.OffsetCommitResponse) -> int:
     """An error of the group is on every partition (OC-15); an error of one partition is not the call's."""
+    if response.error_code and not response.topics:
+        return int(response.error_code)
     for topic in response.topics:
         for partition in topic.partitions:
             if partition.error_code and partition.error_code not in _OF_ONE_PARTITION:

@@ -21,6 +21,7 @@ from muster._session.transport import KeepAlive, Vitals
 from muster._standing import Seat, Standing
 from muster._text import harmless
 from muster._values import TopicPartition
+from muster._version import client_version
 from muster.assignors import BUILT_IN, Assignor
 
 JOIN_SLACK_MS = 5_000
@@ -165,6 +166,7 @@ class Joiner:
             ],
             reason=harmless(reason)[:REASON_MAX_CHARACTERS],
             client_id=config.client_id,
+            client_version=client_version(),
             disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,
             member_seq=self._member_seq,

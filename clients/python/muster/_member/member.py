@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Self, Unpack
 
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -12,7 +12,14 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster._backoff import Backoff
 from muster._cluster.cluster import Cluster
 from muster._cluster.fetching import fetch_committed
-from muster._config import MemberConfig, check_group_id, check_keywords, check_partition_list, check_topics
+from muster._config import (
+    MemberConfig,
+    MemberSettings,
+    check_group_id,
+    check_keywords,
+    check_partition_list,
+    check_topics,
+)
 from muster._errors import (
     CallbackFailed,
     ClusterUnavailable,
@@ -27,6 +34,7 @@ from muster._member.commits import Committer, check_position
 from muster._member.joiner import NOTHING, Had, Joiner
 from muster._member.leader import Leader
 from muster._member.ownership import Ownership
+from muster._member.reports import Reporter, check_end
 from muster._member.waits import Closing, Waits
 from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
@@ -34,31 +42,11 @@ from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._standing import Life, MemberState, Order, Seat, Standing
 from muster._text import harmless
 from muster._values import Committed, Topic, TopicPartition
-from muster.assignors import Assignor
 
 log = logging.getLogger("muster")
 
 LEAVE_TIMEOUT_MS = 5_000
 """How long a closing member tries to leave the group."""
-
-
-class MemberSettings(TypedDict, total=False):
-    """Settings of a member as keyword arguments; see `MemberConfig` for what they mean."""
-
-    group_instance_id: str
-    client_id: str
-    rack_id: str
-    session_timeout_ms: int
-    session: bool
-    beat_interval_ms: int
-    disconnect_grace_ms: int | None
-    heartbeat_interval_ms: int
-    rebalance_timeout_ms: int
-    loop_block_limit_ms: int | None
-    request_timeout_ms: int
-    topic_refresh_interval_ms: int
-    assignors: Sequence[str | Assignor]
-    user_data: bytes
 
 
 class Member:
@@ -124,6 +112,12 @@ class Member:
             self._standing,
             cluster.alarms,
             self.metrics,
+            group_instance_id=self.config.group_instance_id,
+            request_timeout_ms=self.config.request_timeout_ms,
+        )
+        self._reporter = Reporter(
+            self._link,
+            self._standing,
             group_instance_id=self.config.group_instance_id,
             request_timeout_ms=self.config.request_timeout_ms,
         )
@@ -279,6 +273,20 @@ class Member:
             check_position(partition, position)
         await self._committer.commit(offsets, tokens)
 
+    def report(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Says where the work of owned partitions ends, see `Partition.report`; others are passed over.
+
+        Raises:
+            TypeError, ValueError: an end is no whole number of 0 or more.
+        """
+        self.report_owned(ends, self._standing.owned)
+
+    def report_owned(self, ends: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, str]) -> None:
+        """Like `report`, but only for the ownerships that the tokens name."""
+        for partition, end in ends.items():
+            check_end(partition, end)
+        self._reporter.report(ends, tokens)
+
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Returns what the group committed; partitions without a commit are missing.
 
@@ -309,6 +317,7 @@ class Member:
         finally:
             watch.cancel()
             await asyncio.wait((watch,))
+            await self._reporter.close()
             await self._committer.close()
             await self._joiner.stop_keep_alive()
             self._standing.seat = Seat()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from muster._clock import current
@@ -44,6 +45,9 @@ class Owner(Protocol):
         self, offsets: Mapping[TopicPartition, Committed], tokens: Mapping[TopicPartition, str]
     ) -> None:
         """See `Member.commit_owned`."""
+
+    def report_owned(self, ends: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, str]) -> None:
+        """See `Member.report_owned`."""
 
 
 class Partition:
@@ -122,6 +126,20 @@ class Partition:
         with self._signs.waits():
             await self._member.commit_owned({self._partition: position}, {self._partition: self.token})
         self._signs.committed(position)
+
+    def report(self, end: int) -> None:
+        """Says where the work ends at present, so that others see how much is left: `end` minus the commit.
+
+        Call it whenever you learn it; the latest one is sent within some seconds. It is shown by `muster
+        groups describe` and in the metrics, nothing is decided by it, and it is not kept in the log.
+
+        Args:
+            end: position after the last item that there is, as the position after it would be committed.
+
+        Raises:
+            TypeError, ValueError: it is no whole number of 0 or more.
+        """
+        self._member.report_owned({self._partition: end}, {self._partition: self.token})
 
     def alive(self) -> None:
         """Says that the work goes on, where it commits less often than `max_idle_ms`."""
@@ -208,6 +226,10 @@ class BlockingPartition:
     def commit(self, offset: int, metadata: str = "") -> None:
         """Stores the position to go on from; see `Partition.commit`."""
         self._run(self._partition.commit(offset, metadata))
+
+    def report(self, end: int) -> None:
+        """Says where the work ends at present; see `Partition.report`."""
+        self._run(_called(partial(self._partition.report, end)))
 
     def alive(self) -> None:
         """Says that the work goes on, where it commits less often than `max_idle_ms`."""

@@ -7,9 +7,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from muster_protos.limits import ID_MAX_BYTES
 
-from muster._config import check_at_most, check_between, check_keywords, check_unless_zero
+from muster._config import MemberSettings, check_at_most, check_between, check_keywords, check_unless_zero
 from muster._errors import SettingsError
-from muster._member.member import MemberSettings
 from muster._work.partition import BlockingPartition, Partition
 
 AsyncWork: TypeAlias = Callable[[Partition], Awaitable[object]]

@@ -7,8 +7,10 @@ from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._cluster.cluster import Cluster
 from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
-from muster._messages import decode_assignment, group_by_topic, runs
+from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
+from muster._values import Progress
+from muster.cli._keys import Keys
 from muster.cli._output import (
     Format,
     Output,
@@ -24,6 +26,9 @@ from muster.cli._output import (
 from muster.cli._partitions import as_rows, show_parked
 
 app = typer.Typer(help="List, describe and delete groups; show why they rebalanced.", no_args_is_help=True)
+
+MOST_SHOWN = 20
+"""So many partitions with something left to do are shown in a table."""
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 
@@ -52,16 +57,23 @@ def list_groups(
 
 @app.command()
 def describe(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
-    """State, generation, cause of the last rebalance, who owns what, and what is parked."""
+    """State, generation, cause of the last rebalance, who owns what, what is left to do, what is parked."""
 
-    async def question(cluster: Cluster) -> tuple[coordinator_pb2.DescribeGroupsResponse.Group, list[Parked]]:
+    async def question(
+        cluster: Cluster,
+    ) -> tuple[coordinator_pb2.DescribeGroupsResponse.Group, list[Parked], list[Progress], Keys]:
         group = await cluster.describe_group(group_id)
-        # A group in quarantine may not even be read.
-        return group, [] if group.error_code else await cluster.parked(group_id)
+        if group.error_code or group.state == coordinator_pb2.GROUP_STATE_DEAD:
+            return group, [], [], Keys()  # one in quarantine may not even be read
+        parked, progress = await cluster.parked(group_id), await cluster.progress_of(group)
+        owned = {p.topic for member in group.members for p in decode_assignment(member.assignment) or ()}
+        topics = owned | {one.partition.topic for one in parked} | {one.partition.topic for one in progress}
+        return group, parked, progress, Keys(await cluster.topics(topics) if topics else ())
 
-    group, parked = ask(servers, question)
+    group, parked, progress, keys = ask(servers, question)
     if output is Output.JSON:
-        show_json({**as_dict(group), "parked": as_rows(parked)})
+        left = [{**one.partition._asdict(), **_left(one, keys)} for one in progress]
+        show_json({**as_dict(group), "parked": as_rows(parked, keys), "progress": left})
         return
     if group.state == coordinator_pb2.GROUP_STATE_DEAD:
         say(f"there is no group {group_id}")
@@ -74,11 +86,15 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     if group.HasField("cause"):
         say(f"because: {group.cause.sentence or group.cause.reason}")
     typer.echo("")
-    rows = [(m.group_instance_id or m.member_id, m.host, _owned(m), m.token) for m in group.members]
-    show_table(("MEMBER", "HOST", "OWNS", "TOKEN"), rows, "it has no members")
+    rows = [
+        (m.group_instance_id or m.member_id, m.host, m.client_version or "-", _owned(m, keys), _token(m))
+        for m in group.members
+    ]
+    show_table(("MEMBER", "HOST", "CLIENT", "OWNS", "TOKEN"), rows, "it has no members")
+    _show_left(progress, keys)
     if parked:
         typer.echo("")
-        show_parked(parked)
+        show_parked(parked, keys)
 
 
 @app.command()
@@ -167,10 +183,51 @@ def _show_leadership(group: coordinator_pb2.DescribeGroupsResponse.Group) -> Non
     show_table(("CANDIDATE", "HOST", "STATE"), rows, "it has no candidates")
 
 
-def _owned(member: coordinator_pb2.DescribeGroupsResponse.Member) -> str:
+def _owned(member: coordinator_pb2.DescribeGroupsResponse.Member, keys: Keys) -> str:
     partitions = decode_assignment(member.assignment)
     if partitions is None:
         return "(foreign bytes)"
     return (
-        ", ".join(f"{topic} {runs(numbers)}" for topic, numbers in group_by_topic(partitions).items()) or "-"
+        ", ".join(keys.of_topic(topic, numbers) for topic, numbers in group_by_topic(partitions).items())
+        or "-"
     )
+
+
+def _token(member: coordinator_pb2.DescribeGroupsResponse.Member) -> str:
+    """The token of its assignment, and how many partitions have an older one."""
+    if not member.kept_tokens:
+        return member.token
+    more = "+" if member.kept_tokens_truncated else ""
+    return f"{member.token} ({len(member.kept_tokens)}{more} kept, with older ones)"
+
+
+def _left(one: Progress, keys: Keys) -> dict[str, object]:
+    return {
+        "key": keys.of(one.partition),
+        "offset": one.offset,
+        "committed_at_ms": one.committed_at_ms,
+        "end": one.end,
+        "lag": one.lag,
+    }
+
+
+def _show_left(progress: list[Progress], keys: Keys) -> None:
+    """The partitions of which ends were reported, those with most to do first, and the sum."""
+    known = sorted((one for one in progress if one.lag is not None), key=lambda one: -(one.lag or 0))
+    if not known:
+        return
+    typer.echo("")
+    say(f"lag {sum(one.lag or 0 for one in known):,} over {len(known):,} partitions that report their end")
+    rows = [
+        (
+            keys.in_words(one.partition),
+            "-" if one.offset is None else one.offset,
+            when(one.committed_at_ms),
+            one.end,
+            one.lag,
+        )
+        for one in known[:MOST_SHOWN]
+    ]
+    show_table(("PARTITION", "COMMITTED", "AT (UTC)", "END", "LAG"), rows, "")
+    if len(known) > MOST_SHOWN:
+        say(f"… and {len(known) - MOST_SHOWN:,} with less to do; --output json has all")

@@ -8,6 +8,7 @@ import typer
 from muster._cluster.cluster import Cluster
 from muster._parking import Parked
 from muster._values import TopicPartition
+from muster.cli._keys import Keys
 from muster.cli._output import Format, Output, Servers, ask, say, show_json, show_table, when
 
 app = typer.Typer(help="List and release the parked partitions of a group.", no_args_is_help=True)
@@ -18,11 +19,16 @@ GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group."
 @app.command("list")
 def list_parked(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
     """The parked partitions of a group: why, since when, and who parked them."""
-    parked = ask(servers, lambda cluster: cluster.parked(group_id))
+
+    async def question(cluster: Cluster) -> tuple[list[Parked], Keys]:
+        parked = await cluster.parked(group_id)
+        return parked, Keys(await cluster.topics({one.partition.topic for one in parked}) if parked else ())
+
+    parked, keys = ask(servers, question)
     if output is Output.JSON:
-        show_json(as_rows(parked))
+        show_json(as_rows(parked, keys))
     else:
-        show_parked(parked)
+        show_parked(parked, keys)
 
 
 @app.command()
@@ -50,18 +56,28 @@ def release(
         raise typer.Exit(1)
 
 
-def as_rows(parked: list[Parked]) -> list[dict[str, object]]:
+def as_rows(parked: list[Parked], keys: Keys) -> list[dict[str, object]]:
     """Parked partitions for JSON."""
     return [
-        {**one.partition._asdict(), **{k: v for k, v in asdict(one).items() if k != "partition"}}
+        {
+            **one.partition._asdict(),
+            "key": keys.of(one.partition),
+            **{k: v for k, v in asdict(one).items() if k != "partition"},
+        }
         for one in parked
     ]
 
 
-def show_parked(parked: list[Parked]) -> None:
+def show_parked(parked: list[Parked], keys: Keys) -> None:
     """Prints a table of parked partitions."""
     rows = [
-        (one.partition, when(one.since_ms), one.member_id or "-", one.version or "-", one.reason)
+        (
+            keys.in_words(one.partition),
+            when(one.since_ms),
+            one.member_id or "-",
+            one.version or "-",
+            one.reason,
+        )
         for one in parked
     ]
     show_table(("PARKED", "SINCE (UTC)", "BY", "VERSION", "BECAUSE"), rows, "no partition is parked")

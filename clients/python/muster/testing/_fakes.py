@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from muster._errors import CommitFailed
 from muster._member.commits import check_position
+from muster._member.reports import check_end
 from muster._values import Committed, TopicPartition
 from muster._work.partition import BlockingPartition, Partition
 
@@ -21,6 +22,7 @@ class FakeOwner:
         generation: the generation.
         member_id: its id.
         commits: every commit, in order.
+        ends: every end that was reported, in order.
         lost: whether the partition went to another member: commits are refused.
         failures: raised by the next calls, one each, first come first.
     """
@@ -30,6 +32,7 @@ class FakeOwner:
         self.generation = generation
         self.member_id = f"{group_id}-member"
         self.commits: list[Committed] = []
+        self.ends: list[int] = []
         self.lost = False
         self.failures: list[BaseException] = []
         self._token = token
@@ -55,6 +58,12 @@ class FakeOwner:
             raise CommitFailed(list(offsets), "another member owns the partition")
         for self._at in offsets.values():
             self.commits.append(self._at)
+
+    def report_owned(self, ends: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, str]) -> None:
+        """See `Member.report_owned`."""
+        for where, end in ends.items():
+            check_end(where, end)
+            self.ends.append(end)
 
     def _fail(self) -> None:
         if self.failures:
@@ -99,6 +108,11 @@ class FakePartition(Partition):
         """Every commit with its metadata, in order."""
         return list(self._fake.commits)
 
+    @property
+    def ends(self) -> list[int]:
+        """Every end that was reported here, in order."""
+        return list(self._fake.ends)
+
     def lose(self) -> None:
         """Another worker owns it from now on: it is ending, and commits raise `CommitFailed`."""
         self._fake.lost = True
@@ -129,6 +143,11 @@ class FakeBlockingPartition(BlockingPartition):
     def commits(self) -> list[int]:
         """Every position that was committed here, in order."""
         return self.fake.commits
+
+    @property
+    def ends(self) -> list[int]:
+        """Every end that was reported here, in order."""
+        return self.fake.ends
 
     def wait_ending(self, timeout_s: float | None = None) -> bool:
         """See `BlockingPartition`."""

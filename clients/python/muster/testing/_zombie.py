@@ -42,6 +42,9 @@ class FormerOwner:
             self._link, partitions, request_timeout_ms=_TIMEOUT_MS, give_up_after_ms=_TIMEOUT_MS
         )
 
+    def report_owned(self, ends: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, str]) -> None:
+        """Says nothing: it owns nothing any more."""
+
     async def commit_owned(
         self, offsets: Mapping[TopicPartition, Committed], tokens: Mapping[TopicPartition, str]
     ) -> None:

@@ -55,13 +55,13 @@ class CoordinatorPeerServicer(peer_pb2_grpc.CoordinatorPeerServiceServicer):
 
     Args:
         give: hands a shard over to a successor, or says why not.
-        failed: what failed in this process.
+        failed: what failed in this process, and which clients its members use.
     """
 
     def __init__(
         self,
         give: Callable[[int, common_pb2.Coordinator], Awaitable[peer_pb2.RequestHandoffResponse]],
-        failed: Callable[[], peer_pb2.DescribeFaultsResponse],
+        failed: Callable[[], Awaitable[peer_pb2.DescribeFaultsResponse]],
     ) -> None:
         self._give = give
         self._failed = failed
@@ -70,7 +70,7 @@ class CoordinatorPeerServicer(peer_pb2_grpc.CoordinatorPeerServiceServicer):
         self, _request: peer_pb2.DescribeFaultsRequest, _context: object
     ) -> peer_pb2.DescribeFaultsResponse:
         """Says what failed here."""
-        return self._failed()
+        return await self._failed()
 
     async def RequestHandoff(
         self, request: peer_pb2.RequestHandoffRequest, _context: object

@@ -28,6 +28,7 @@ from muster_coordinator.session.sessions import Sessions
 from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.telemetry import metrics
+from muster_coordinator.telemetry.by_group import NamedGroups, Round
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
 from muster_coordinator.telemetry.off import Measures, UnaryHandler
 
@@ -61,7 +62,7 @@ def _code_within(response: Any) -> int:
     for name in _WHERE_CODES_ARE[type(response)]:
         parts = getattr(response, name)
         if not parts:
-            return error_code.NONE
+            return int(getattr(response, "error_code", error_code.NONE))
         response = parts[0]
     code: int = response.error_code
     return code
@@ -184,12 +185,17 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         log_client: carries out steps on logs.
         now: both clocks.
         traces: makes spans; nobody does if absent.
+        max_groups: how many groups are told by their names.
     """
 
     metrics: Sequence[Metric] = metrics.ALL
 
     def __init__(
-        self, log_client: LogClient, now: Callable[[], Now], traces: "CoordinatorTraces | None" = None
+        self,
+        log_client: LogClient,
+        now: Callable[[], Now],
+        traces: "CoordinatorTraces | None" = None,
+        max_groups: int = 0,
     ) -> None:
         log = MeasuredLog(log_client)
         super().__init__(log)
@@ -198,6 +204,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         self._now = now
         self._log_client = log_client
         self._groups = GroupTally()
+        self._named = NamedGroups(max_groups)
         self._loads = Histogram(metrics.SHARD_LOAD_DURATION)
         self._loaded = Counter(metrics.SHARD_RECORDS_LOADED)
         self._refusals = Counter(metrics.REFUSALS)
@@ -252,7 +259,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
             shards = tuple(ownership.shards.values())
             samples += self._of_lease(lease)
             samples += _of_shards(shards)
-            samples += await _of_groups(shards, self._now)
+            samples += await _of_groups(shards, self._now, self._named.round())
             samples.append(Sample(metrics.CORE_FAILURES, ownership.core_failures))
             samples.append(Sample(metrics.SESSION_STREAMS, len(sessions)))
             samples.append(Sample(metrics.SESSION_MEMBERS, sessions.members))
@@ -293,7 +300,7 @@ def _of_shards(shards: Sequence[OwnedShard]) -> list[Sample]:
     ]
 
 
-async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> list[Sample]:
+async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now], single: Round) -> list[Sample]:
     """Looks at all groups, some hundred at a time, so that a scrape delays no heartbeat."""
     states: Count[GroupState] = Count()
     static = members = pending = assigned = committed = 0
@@ -302,6 +309,7 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> li
         groups: Sequence[Group] = () if shard.core is None else tuple(shard.core.groups.values())
         for first in range(0, len(groups), GROUPS_AT_ONCE):
             for group in groups[first : first + GROUPS_AT_ONCE]:
+                await single.see(group)
                 states[group.state] += 1
                 members += len(group.members)
                 static += len(group.static_members)
@@ -321,4 +329,5 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> li
         Sample(metrics.PARTITIONS_ASSIGNED, assigned),
         Sample(metrics.PARTITIONS_COMMITTED, committed),
         Sample(metrics.REBALANCE_OLDEST, age_ms / 1000),
+        *single.samples(now().wall_ms),
     ]

@@ -202,6 +202,44 @@ PARTITIONS_PARKED = Metric(
     advice="`muster groups describe` says which, and why.",
 )
 
+# --- single groups
+
+_OF_A_GROUP: dict[str, tuple[str, ...]] = {"group": ()}
+GROUP_MEMBERS = Metric("muster_group_members", Kind.GAUGE, "Members of a group.", labels=_OF_A_GROUP)
+GROUP_PARTITIONS = Metric(
+    "muster_group_partitions_assigned",
+    Kind.GAUGE,
+    "Partitions that members of the group own.",
+    labels=_OF_A_GROUP,
+    advice="Below the number of partitions of its topics: work that nobody does.",
+)
+GROUP_GENERATION = Metric(
+    "muster_group_generation",
+    Kind.GAUGE,
+    "Number of the group's generation: grows by one with each rebalance.",
+    labels=_OF_A_GROUP,
+    advice="`muster groups history GROUP` tells why.",
+)
+GROUP_LAST_COMMIT_AGE = Metric(
+    "muster_group_last_commit_age",
+    Kind.GAUGE,
+    "How long ago the group committed last, in any partition, or parked one; of `other`, how long ago that "
+    "group did which has not for longest.",
+    "seconds",
+    labels=_OF_A_GROUP,
+    advice="It grows while there is work to do: `muster groups describe GROUP`, and the log of the workers.",
+)
+GROUP_LAG = Metric(
+    "muster_group_lag",
+    Kind.GAUGE,
+    "What is left to do: the ends that were reported (`p.report`) less what was committed, over all "
+    "partitions. Absent where none was.",
+    labels=_OF_A_GROUP,
+    advice="Grows for long: add workers, by hand or with KEDA. `muster groups describe GROUP` says where.",
+)
+BY_GROUP = (GROUP_MEMBERS, GROUP_PARTITIONS, GROUP_GENERATION, GROUP_LAST_COMMIT_AGE, GROUP_LAG)
+"""Those with the label `group`."""
+
 # --- calls
 
 CALLS = Metric(
@@ -331,6 +369,7 @@ ALL = (
     OFFSETS_COMMITTED,
     OFFSETS_REMOVED,
     PARTITIONS_PARKED,
+    *BY_GROUP,
     CALLS,
     CALL_DURATION,
     BEATS,

@@ -196,6 +196,7 @@ class Application:
             with group.adding_to_history() as latest:
                 self._note_moves(latest, wall_ms, group.owners, owners)
         group.owners = owners
+        group.ends.keep_only(owners)
         if group.renewed_topics:
             # What members are to release is of the topic before; they commit it in this generation (TOP-09).
             claims = Claims(group.members.values())
@@ -265,6 +266,8 @@ class Application:
             offsets = group.offsets
             before = offsets.table.get(partition)
             offsets.table[partition] = committed
+            if committed[3] > offsets.newest_ms:
+                offsets.newest_ms = committed[3]
             if before is None or before[2] is not committed[2]:
                 offsets.weigh(partition, before, committed)
             member = group.members.get(member_id)
@@ -288,6 +291,7 @@ class Application:
         group = self._groups.get(record.group_id) or self.held.get(record.group_id)
         if group is not None:
             group.offsets.remove(record.topics)
+            group.ends.remove(record.topics)
             group.weigh()
 
     def _topics_seen(self, _: Position, __: int, record: records_pb2.TopicsSeen) -> None:

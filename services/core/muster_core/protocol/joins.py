@@ -61,7 +61,7 @@ class _Join:
         self.group_instance_id: str = request.group_instance_id
         self.protocol_type: str = request.protocol_type
         self.terms: Terms = terms_of_join(request)
-        ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id)
+        ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id + request.client_version)
         # About what it makes a member take in a record.
         self.size_bytes = _ID_BYTES + ids_bytes + self.terms.protocols.size_bytes
 

@@ -31,8 +31,9 @@ from muster_core.record_bounds import (
 )
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.holdings import END_BYTES
 from muster_core.state.member import Member
-from muster_core.state.offset_store import CommittedOffset, OffsetStore
+from muster_core.state.offset_store import CommittedOffset
 from muster_core.state.published import TopicPartition
 
 _NO_GROUP = "there is no such group"
@@ -50,6 +51,8 @@ PORTION = 10_000
 
 _SURELY_SMALL = 100
 """A commit of so many partitions fits into a record, whatever their names and metadata."""
+
+_NOBODY = ("", None)
 
 _RetryKey = tuple[str, str, int]
 """Group, member and number of a commit."""
@@ -97,8 +100,29 @@ class Offsets:
             self._store(call, request, None)
             return
         self._rebalancer.touch(group, member)
+        if request.ends and (full := self._note_ends(group, member, request)):
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            return
         if not request.member_seq or not self._is_known(call, request, member):
             self._store(call, request, member)
+
+    def _note_ends(self, group: Group, member: Member, request: OffsetCommitRequest) -> str:
+        """Notes ends of what the member owns; returns why there is no room for them, or an empty text."""
+        reported = {
+            (topic.name, entry.partition): entry.end for topic in request.ends for entry in topic.partitions
+        }
+        owned = {p: end for p, end in reported.items() if group.owners.get(p, _NOBODY)[0] == member.member_id}
+        grows_bytes = sum(
+            END_BYTES + utf8_bytes(topic)
+            for topic, number in owned
+            if group.ends.get((topic, number)) is None
+        )
+        if grows_bytes and (full := self._context.too_much(grows_bytes, at_work=True)):
+            return full
+        for partition, end in owned.items():
+            group.ends.put(partition, end)
+        group.weigh()
+        return ""
 
     def _is_known(self, call: Request, request: OffsetCommitRequest, member: Member) -> bool:
         """Answers a commit whose number is not above all that the member's commits had; False: it is."""
@@ -253,14 +277,15 @@ class Offsets:
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
                 for partition in named:
                     hidden = partition[0] in gone or partition in removed
-                    _add_offset(answer, partition, None if hidden else offsets.get(partition))
+                    end = None if group is None or hidden else group.ends.get(partition)
+                    _add_offset(answer, partition, None if hidden else offsets.get(partition), end)
             elif group is not None:
-                self._fetch_all(group.offsets, asked, answer, gone, removed)
+                self._fetch_all(group, asked, answer, gone, removed)
         self._context.reply(call.call_id, response)
 
     @staticmethod
     def _fetch_all(
-        offsets: OffsetStore,
+        group: Group,
         asked: OffsetFetchRequest.Group,
         answer: OffsetFetchResponse.Group,
         gone: frozenset[str],
@@ -270,6 +295,7 @@ class Offsets:
 
         That may be nothing yet: then it is asked for again, with the order made further.
         """
+        offsets = group.offsets
         while not offsets.put_in_order():
             if asked.limit:
                 answer.more = True
@@ -284,7 +310,7 @@ class Offsets:
             if partition[0] in gone or partition in removed:
                 continue
             found = offsets.get(partition)
-            _add_offset(answer, partition, found)
+            _add_offset(answer, partition, found, group.ends.get(partition))
             left -= 1
             if asked.limit and found is not None:
                 room_bytes -= len(found.metadata)
@@ -421,7 +447,10 @@ def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
 
 
 def _add_offset(
-    answer: OffsetFetchResponse.Group, partition: TopicPartition, found: CommittedOffset | None
+    answer: OffsetFetchResponse.Group,
+    partition: TopicPartition,
+    found: CommittedOffset | None,
+    end: int | None,
 ) -> None:
     name, number = partition
     if not answer.topics or answer.topics[-1].name != name:
@@ -431,4 +460,6 @@ def _add_offset(
         offset=found.offset if found else -1,
         leader_epoch=found.leader_epoch if found else -1,
         metadata=found.metadata if found else "",
+        committed_at_ms=found.committed_at_ms if found else 0,
+        end=end,
     )

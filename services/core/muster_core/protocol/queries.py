@@ -14,12 +14,13 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     GroupHistoryResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    PartitionToken,
 )
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
-from muster_core.position import NOWHERE
+from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import IN_QUARANTINE, ShardContext
 from muster_core.protocol.offsets import Offsets
 from muster_core.state.group import Group
@@ -30,6 +31,9 @@ from muster_core.state.published import read_assignment
 _DEFAULT_GENERATIONS = 20
 _CLASSIC = "classic"
 _QUARANTINED = "quarantined"
+
+KEPT_TOKENS_MAX = 1_000
+"""So many tokens that a member kept are described."""
 
 HISTORY_MAX_BYTES = 4 << 20
 """Generations that would make a history larger are left out; its newest one never is."""
@@ -75,6 +79,7 @@ class Queries:
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
         for _, member in sorted(group.members.items()):
+            kept = member.kept_tokens[:KEPT_TOKENS_MAX]
             answer.members.add(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
@@ -85,6 +90,16 @@ class Queries:
                 token="" if member.token == NOWHERE else member.token.token,
                 session_remaining_ms=self._remaining_ms(member),
                 confirmed=member.confirmed,
+                client_version=member.terms.client_version,
+                kept_tokens=[
+                    PartitionToken(
+                        topic=one.topic,
+                        partition=one.partition,
+                        token=Position(one.position.epoch, one.position.offset).token,
+                    )
+                    for one in kept
+                ],
+                kept_tokens_truncated=len(kept) < len(member.kept_tokens),
             )
 
     def _remaining_ms(self, member: Member) -> int:

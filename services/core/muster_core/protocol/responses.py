@@ -85,7 +85,9 @@ def _leave(
 def _commit(
     request: coordinator_pb2.OffsetCommitRequest, code: ErrorCode, common: _Common
 ) -> coordinator_pb2.OffsetCommitResponse:
-    response: coordinator_pb2.OffsetCommitResponse = common.on(coordinator_pb2.OffsetCommitResponse())
+    response: coordinator_pb2.OffsetCommitResponse = common.on(
+        coordinator_pb2.OffsetCommitResponse(error_code=code)
+    )
     for topic in request.topics:
         response.topics.add(
             name=topic.name,

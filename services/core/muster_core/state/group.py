@@ -29,6 +29,7 @@ from muster_core.state.member import Member
 from muster_core.state.offset_store import OffsetStore
 from muster_core.state.protocols import Protocols, Supporters
 from muster_core.state.published import TopicPartition, topics_in
+from muster_core.state.reported_ends import ReportedEnds
 from muster_core.waiting.timing_wheel import Timer
 
 CONSUMER = "consumer"
@@ -87,6 +88,7 @@ class Group:
             what they kept of them: nothing of that is of a later topic of these names.
         subscribed_topics: topics of published subscriptions; None: not known.
         offsets: committed offsets.
+        ends: where the work of its partitions ends, as far as members reported it.
         history: the last generations.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
@@ -115,6 +117,7 @@ class Group:
         self.renewed_topics: frozenset[str] = frozenset()
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
+        self.ends = ReportedEnds()
         self.history: deque[GenerationEntry] = deque()
         self._history_length = history_length
         self.stored = True
@@ -158,6 +161,7 @@ class Group:
             + self._assigned_bytes
             + OWNED_PARTITION_BYTES * len(self.owners)
             + self.offsets.held_bytes
+            + self.ends.held_bytes
             + self._history_bytes
         )
         self._holdings.bytes += held_bytes - self.held_bytes

@@ -25,6 +25,9 @@ KEPT_TOKEN_BYTES = 300
 OFFSET_BYTES = 330
 """A committed offset, without topic and metadata."""
 
+END_BYTES = 230
+"""An end of a partition that its owner reported, without the topic."""
+
 GENERATION_BYTES = 3_300
 """A generation of the history."""
 

@@ -116,7 +116,9 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
-        ids = f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}"
+        ids = (
+            f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}{self.terms.client_version}"
+        )
         return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.terms.protocols.size_bytes
 
     def may_extend(self, now_ms: int) -> None:

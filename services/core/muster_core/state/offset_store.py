@@ -42,13 +42,15 @@ class OffsetStore:
     Attributes:
         table: by partition. Whoever sets entries calls `weigh`; only `remove` takes them out.
         held_bytes: about what it takes in memory.
+        newest_ms: when something was committed last, wall clock; 0: never. Whoever sets entries raises it.
     """
 
-    __slots__ = ("_order", "held_bytes", "table")
+    __slots__ = ("_order", "held_bytes", "newest_ms", "table")
 
     def __init__(self) -> None:
         self.table: dict[TopicPartition, CommittedOffset] = {}
         self.held_bytes = 0
+        self.newest_ms = 0
         self._order = OffsetOrder()
 
     def __len__(self) -> int:
@@ -76,6 +78,7 @@ class OffsetStore:
         """Takes over what was committed for a partition."""
         before = self.table.get(partition)
         self.table[partition] = offset
+        self.newest_ms = max(self.newest_ms, offset.committed_at_ms)
         if before is None or before[2] != offset[2]:  # the metadata
             self.weigh(partition, before, offset)
 

@@ -22,12 +22,14 @@ class Terms(NamedTuple):
         session_timeout_ms: how long it may be silent.
         rebalance_timeout_ms: how long the others wait for it.
         disconnect_grace_ms: how long it may stay away after its stream broke; 0: its session.
+        client_version: library that it uses, with its version, for people; empty: it did not say.
     """
 
     protocols: Protocols = NO_PROTOCOLS
     session_timeout_ms: int = 0
     rebalance_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
+    client_version: str = ""
 
 
 NO_TERMS = Terms()
@@ -50,7 +52,7 @@ def terms_of_record(record: records_pb2.Member) -> Terms:
 
 
 @lru_cache(maxsize=KINDS)
-def _alike(protocols: Pairs, *plain: int) -> Terms:
+def _alike(protocols: Pairs, *plain: Any) -> Terms:
     return Terms(protocols_of(protocols), *plain)
 
 

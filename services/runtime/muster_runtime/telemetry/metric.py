@@ -32,15 +32,15 @@ class Metric:
     """One metric.
 
     The number of its series is bounded by construction: each label has a list of values, and whatever is not
-    on it is counted as `other`. Ids of groups and members are never values: whoever joins could make any
-    number of series.
+    on it is counted as `other`. Ids of members are never values: whoever joins could make any number of
+    series. Those of groups are, of as many as the settings say, where a source chooses them (`Sample`).
 
     Attributes:
         base: its name without unit and `_total`.
         kind: how its numbers behave.
         text: what it says, in one sentence.
         unit: `seconds`, `bytes` or nothing.
-        labels: every label with every value that it may have.
+        labels: every label with every value that it may have; none: the source bounds them.
         bounds: upper bounds of a histogram's ranges, growing.
         advice: what to do when it is not as it should be; empty: it explains other metrics.
     """

@@ -43,6 +43,7 @@ class ProcessTelemetry(Telemetry):
         self, settings: TelemetrySettings, roles: Sequence[str], version: str, instance: str = ""
     ) -> None:
         self._settings = settings
+        self.max_groups = settings.max_groups
         self._roles = tuple(roles)
         self._version = version
         self._instance = instance or f"{socket.gethostname()}-{os.getpid()}"

@@ -58,6 +58,13 @@ class TelemetrySettings(Settings):
         le=100_000,
         description="Ended spans that wait to be sent; more are dropped and counted. 512 to 100,000.",
     )
+    max_groups: int = Field(
+        default=200,
+        ge=0,
+        le=10_000,
+        description="Groups that a coordinator's metrics tell by their names, in the label `group`; the "
+        "others are `other` together. 0: no metric has that label. 0 to 10,000.",
+    )
     collect_timeout_ms: int = Field(
         default=1_000,
         ge=10,

@@ -35,9 +35,11 @@ class Telemetry:
     Attributes:
         on: whether anything is counted.
         tracing: what makes spans; None: nothing is traced.
+        max_groups: how many groups are told by their names.
     """
 
     on = False
+    max_groups = 0
     tracing: "Tracing | None" = None
 
     def add(self, make: Callable[[], Source]) -> None:

@@ -11,6 +11,7 @@ from muster_runtime.rpc.trust import Trust
 
 from muster_server.doctor import cluster as judge
 from muster_server.doctor import nodes as log_nodes
+from muster_server.doctor.clients import judge_clients
 from muster_server.doctor.findings import CheckResult, Finding
 from muster_server.doctor.processes import Asker, Process
 from muster_server.nodes.survey import Survey
@@ -67,7 +68,9 @@ async def examine(patient: Patient) -> list[Finding]:
     findings += judge.judge_processes(coordinators)
     if view is not None:
         findings += judge.judge_coordinators(view)
-        findings += judge.judge_faults(await _faults(asker, coordinators))
+        faults = await _faults(asker, coordinators)
+        findings += judge.judge_faults(faults)
+        findings += judge_clients(faults, [process.version for process in processes if process.version])
     findings += judge.judge_rights([*discovery, *coordinators])
     findings += await _log(asker, patient, surveys, metadata, view)
     findings += judge.judge_versions(

@@ -107,6 +107,7 @@ class JoinGroupRequest(_message.Message):
     MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
+    CLIENT_VERSION_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     member_id: _builtins.str
@@ -138,6 +139,10 @@ class JoinGroupRequest(_message.Message):
     """Assignor that the coordinator is to run: `range`, `roundrobin`, … Counts when every member asks
     for the same one; then the leader sends no assignments. Empty: the leader assigns.
     """
+    client_version: _builtins.str
+    """Library that makes the call and its version, such as `muster-python/0.2.0`; shown to people, and nothing
+    depends on it. At most 64 bytes; empty: not provided.
+    """
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProtocol]:
         """What it supports, preferred first; 1 to 16."""
@@ -158,10 +163,11 @@ class JoinGroupRequest(_message.Message):
         member_seq: _builtins.int = ...,
         disconnect_grace_ms: _builtins.int = ...,
         server_assignor: _builtins.str = ...,
+        client_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_seq", b"member_seq", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_seq", b"member_seq", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,6 +712,56 @@ class OffsetCommitRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TopicEnds(_message.Message):
+        """Where the work of one topic ends at present."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class Partition(_message.Message):
+            """End of one partition."""
+
+            DESCRIPTOR: _descriptor.Descriptor
+
+            PARTITION_FIELD_NUMBER: _builtins.int
+            END_FIELD_NUMBER: _builtins.int
+            partition: _builtins.int
+            """Number of the partition, from 0."""
+            end: _builtins.int
+            """Position after the last item that there is, 0 or more."""
+            def __init__(
+                self,
+                *,
+                partition: _builtins.int = ...,
+                end: _builtins.int = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "partition", b"partition"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        NAME_FIELD_NUMBER: _builtins.int
+        PARTITIONS_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """The topic, 1 to 249 characters."""
+        @_builtins.property
+        def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommitRequest.TopicEnds.Partition]:
+            """Its partitions, each once."""
+
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            partitions: _abc.Iterable[Global___OffsetCommitRequest.TopicEnds.Partition] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     GROUP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
@@ -713,6 +769,7 @@ class OffsetCommitRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     RETENTION_MS_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, at most 255 bytes."""
     generation: _builtins.int
@@ -732,6 +789,13 @@ class OffsetCommitRequest(_message.Message):
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommitRequest.Topic]:
         """Up to 10,000 partitions in all."""
 
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommitRequest.TopicEnds]:
+        """Ends of partitions that the member owns, up to 10,000 in all; of others nothing is noted. The coordinator
+        keeps them in memory and not in the log: report them again to one of a higher epoch. A request may
+        report ends and commit nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -742,10 +806,11 @@ class OffsetCommitRequest(_message.Message):
         topics: _abc.Iterable[Global___OffsetCommitRequest.Topic] | None = ...,
         member_seq: _builtins.int = ...,
         retention_ms: _builtins.int = ...,
+        ends: _abc.Iterable[Global___OffsetCommitRequest.TopicEnds] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_seq", b"member_seq", "retention_ms", b"retention_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_seq", b"member_seq", "retention_ms", b"retention_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -811,10 +876,13 @@ class OffsetCommitResponse(_message.Message):
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     COORDINATOR_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
     shard_epoch: _builtins.int
     """Epoch of the ownership."""
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
+    error_code: _common_pb2.ErrorCode.ValueType
+    """Why the whole request was refused, as every partition of it says too; NONE: it was not."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommitResponse.Topic]:
         """As in the request."""
@@ -830,10 +898,11 @@ class OffsetCommitResponse(_message.Message):
         shard_epoch: _builtins.int = ...,
         coordinator: _common_pb2.Coordinator | None = ...,
         error_message: _builtins.str = ...,
+        error_code: _common_pb2.ErrorCode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_message", b"error_message", "shard_epoch", b"shard_epoch", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "shard_epoch", b"shard_epoch", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -921,6 +990,8 @@ class OffsetFetchResponse(_message.Message):
         LEADER_EPOCH_FIELD_NUMBER: _builtins.int
         METADATA_FIELD_NUMBER: _builtins.int
         ERROR_CODE_FIELD_NUMBER: _builtins.int
+        COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
+        END_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         """Number of the partition."""
         offset: _builtins.int
@@ -931,6 +1002,10 @@ class OffsetFetchResponse(_message.Message):
         """As committed."""
         error_code: _common_pb2.ErrorCode.ValueType
         """NONE, or why it could not be read."""
+        committed_at_ms: _builtins.int
+        """When it was committed, wall clock, ms since the Unix epoch; 0: it was not, or is not known."""
+        end: _builtins.int
+        """Where the work of the partition ends, as its owner reported last; absent: nobody did."""
         def __init__(
             self,
             *,
@@ -939,12 +1014,16 @@ class OffsetFetchResponse(_message.Message):
             leader_epoch: _builtins.int = ...,
             metadata: _builtins.str = ...,
             error_code: _common_pb2.ErrorCode.ValueType = ...,
+            committed_at_ms: _builtins.int = ...,
+            end: _builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "committed_at_ms", b"committed_at_ms", "end", b"end", "error_code", b"error_code", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+        _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+        _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
 
     @_typing.final
     class Topic(_message.Message):
@@ -1203,6 +1282,9 @@ class DescribeGroupsResponse(_message.Message):
         TOKEN_FIELD_NUMBER: _builtins.int
         SESSION_REMAINING_MS_FIELD_NUMBER: _builtins.int
         CONFIRMED_FIELD_NUMBER: _builtins.int
+        CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+        KEPT_TOKENS_FIELD_NUMBER: _builtins.int
+        KEPT_TOKENS_TRUNCATED_FIELD_NUMBER: _builtins.int
         member_id: _builtins.str
         """Its id."""
         group_instance_id: _builtins.str
@@ -1221,6 +1303,14 @@ class DescribeGroupsResponse(_message.Message):
         """Time until its session ends if it stays silent, ms; -1: it is waiting for an answer."""
         confirmed: _builtins.bool
         """False from the load of the shard until it was first heard of again."""
+        client_version: _builtins.str
+        """Library that it uses, with its version, as its join said; empty: it did not say."""
+        kept_tokens_truncated: _builtins.bool
+        """True: there are more of them than `kept_tokens` lists."""
+        @_builtins.property
+        def kept_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionToken]:
+            """Partitions of its assignment that have another token, as it kept them through rebalances; at most 1,000."""
+
         def __init__(
             self,
             *,
@@ -1233,10 +1323,13 @@ class DescribeGroupsResponse(_message.Message):
             token: _builtins.str = ...,
             session_remaining_ms: _builtins.int = ...,
             confirmed: _builtins.bool = ...,
+            client_version: _builtins.str = ...,
+            kept_tokens: _abc.Iterable[Global___PartitionToken] | None = ...,
+            kept_tokens_truncated: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "client_id", b"client_id", "confirmed", b"confirmed", "group_instance_id", b"group_instance_id", "host", b"host", "member_id", b"member_id", "metadata", b"metadata", "session_remaining_ms", b"session_remaining_ms", "token", b"token"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "client_id", b"client_id", "client_version", b"client_version", "confirmed", b"confirmed", "group_instance_id", b"group_instance_id", "host", b"host", "kept_tokens", b"kept_tokens", "kept_tokens_truncated", b"kept_tokens_truncated", "member_id", b"member_id", "metadata", b"metadata", "session_remaining_ms", b"session_remaining_ms", "token", b"token"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -177,8 +177,41 @@ class DescribeFaultsResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Client(_message.Message):
+        """Members that use one version of a client library."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+        MEMBERS_FIELD_NUMBER: _builtins.int
+        GROUP_ID_FIELD_NUMBER: _builtins.int
+        MEMBER_ID_FIELD_NUMBER: _builtins.int
+        client_version: _builtins.str
+        """The library with its version; empty: they did not say."""
+        members: _builtins.int
+        """How many members of this coordinator's groups there are."""
+        group_id: _builtins.str
+        """One of their groups."""
+        member_id: _builtins.str
+        """One of them."""
+        def __init__(
+            self,
+            *,
+            client_version: _builtins.str = ...,
+            members: _builtins.int = ...,
+            group_id: _builtins.str = ...,
+            member_id: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["client_version", b"client_version", "group_id", b"group_id", "member_id", b"member_id", "members", b"members"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FAULTS_FIELD_NUMBER: _builtins.int
     FAILED_SHARDS_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeFaultsResponse.Fault]:
         """The last failure of each group, newest last; at most 1,000."""
@@ -187,15 +220,20 @@ class DescribeFaultsResponse(_message.Message):
     def failed_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Shards that this process gave up serving, from 0."""
 
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeFaultsResponse.Client]:
+        """The clients of its members, most members first; at most 100."""
+
     def __init__(
         self,
         *,
         faults: _abc.Iterable[Global___DescribeFaultsResponse.Fault] | None = ...,
         failed_shards: _abc.Iterable[_builtins.int] | None = ...,
+        clients: _abc.Iterable[Global___DescribeFaultsResponse.Client] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_shards", b"failed_shards", "faults", b"faults"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "failed_shards", b"failed_shards", "faults", b"faults"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
