@@ -180,6 +180,7 @@ class Coordinator:
             clock.boot_ms,
         )
         follower = ClusterFollower(view, lease, loader)
+        rights = Rights(self._server.access)
         ownership = Ownership(
             common_pb2.Coordinator(node_id=settings.node_id, host=address.host, port=address.port),
             view,
@@ -200,6 +201,7 @@ class Coordinator:
                 ).room,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
+                is_operator=rights.is_operator,
             ),
             loader,
             peers,
@@ -212,7 +214,6 @@ class Coordinator:
             ),
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
-        rights = Rights(self._server.access)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
         sessions = self._sessions = Sessions(

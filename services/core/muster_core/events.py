@@ -70,12 +70,17 @@ class Request:
         host: address of the caller.
         draw: random text of the driver's, 1 to 64 characters, from which a new member's id is made when
             the call brings no `request_id` of its own.
+        identity: name of the caller's identity; empty: it proved none.
+        is_operator: of a LeaveGroup: whether the caller may put members of others out; None: nobody says who
+            may.
     """
 
     call_id: int
     message: GroupRequest
     host: str = ""
     draw: str = ""
+    identity: str = ""
+    is_operator: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,13 @@ class Attach:
         stream_id: chosen by the driver, never used again for another stream.
         request: who.
         knows_unsure: the client of the stream lives on when it hears that its coordinator is not sure.
+        identity: name of the identity of the stream's client; empty: it proved none.
     """
 
     stream_id: int
     request: session_pb2.Attach
     knows_unsure: bool = False
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,9 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
         case Request():
             kept.request.call_id, kept.request.host, kept.request.draw = event.call_id, event.host, event.draw
             kept.request.message.Pack(event.message)
+            kept.request.identity = event.identity
+            if event.is_operator is not None:
+                kept.request.is_operator = event.is_operator
         case AppendDone():
             kept.append_done.append = append
             kept.append_done.position.CopyFrom(event.position.to_proto())
@@ -88,6 +91,7 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
         case Attach():
             kept.attach.stream_id, kept.attach.knows_unsure = event.stream_id, event.knows_unsure
             kept.attach.request.CopyFrom(event.request)
+            kept.attach.identity = event.identity
         case Detach():
             kept.detach.stream_id = event.stream_id
             kept.detach.request.CopyFrom(event.request)
@@ -334,7 +338,14 @@ def event_of(kept: fault_pb2.FaultEvent) -> Event:
     match kind:
         case "request":
             request = kept.request
-            return Request(request.call_id, _unpacked(request.message), request.host, request.draw)
+            return Request(
+                request.call_id,
+                _unpacked(request.message),
+                request.host,
+                request.draw,
+                request.identity,
+                request.is_operator if request.HasField("is_operator") else None,
+            )
         case "cancelled":
             return Cancelled(kept.cancelled)
         case "unload":
@@ -350,7 +361,8 @@ def event_of(kept: fault_pb2.FaultEvent) -> Event:
         case "features_enabled":
             return FeaturesEnabled(known_of(kept.features_enabled.features))
         case "attach":
-            return Attach(kept.attach.stream_id, kept.attach.request, kept.attach.knows_unsure)
+            attach = kept.attach
+            return Attach(attach.stream_id, attach.request, attach.knows_unsure, attach.identity)
         case "detach":
             return Detach(kept.detach.stream_id, kept.detach.request)
         case "beat":

@@ -44,6 +44,11 @@ class Feature(StrEnum):
         "partitions of a topic have names, and are added, weighed and removed one by one",
     )
 
+    MEMBER_IDENTITY = (
+        "member-identity",
+        "a member belongs to the identity that joined: no other beats, commits or leaves for it",
+    )
+
     about: str
 
     def __new__(cls, value: str, about: str) -> "Feature":

@@ -38,6 +38,7 @@ from muster_core.log.record_run import RecordRun
 from muster_core.log.snapshot import SnapshotReader
 from muster_core.position import Position
 from muster_core.protocol import causes
+from muster_core.protocol.bindings import NOT_YOURS, fault_of_identity
 from muster_core.protocol.context import IN_QUARANTINE, ShardContext
 from muster_core.protocol.joins import Joins
 from muster_core.protocol.leaves import Leaves
@@ -332,14 +333,19 @@ class Shard:
         elif context.quarantine.groups and self._is_held(call.message):
             context.refuse(call.call_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
         else:
-            self._requests[type(call.message)](call, call.message)
+            self._route(call)
 
     def _is_held(self, message: GroupRequest) -> bool:
         """Whether a call is refused because of the one group that it is about; batches look at each."""
         return getattr(message, "group_id", "") in self._context.quarantine.groups
 
     def _route(self, call: Request) -> None:
-        self._requests[type(call.message)](call, call.message)
+        """Plays a call, at once or after it waited in line."""
+        fault = fault_of_identity(self._context.groups, call)
+        if fault is not None:
+            self._context.refuse(call.call_id, fault, NOT_YOURS)
+        else:
+            self._requests[type(call.message)](call, call.message)
 
     def _cancelled(self, event: Cancelled) -> None:
         call = self._context.calls.pop(event.call_id, None)

@@ -45,6 +45,8 @@ class VirtualShard:
         auto_ack: whether appends are acknowledged at once.
         waiting: appends that were not acknowledged yet.
         pushes: news for session streams, in order.
+        identity: whose calls are made now; empty: nobody's in particular.
+        is_operator: whether that identity may put members of others out; None: nobody says who may.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class VirtualShard:
         self.waiting: deque[Append] = deque()
         self.appends: list[Append] = []
         self.pushes: list[Push] = []
+        self.identity = ""
+        self.is_operator: bool | None = None
         self.deadline_ms: int | None = None
         self.epoch = (self.log[-1][0].epoch if self.log else 0) + 1
         self.shard = Shard(0, self.config, quarantine)
@@ -88,8 +92,9 @@ class VirtualShard:
     def send(self, message: GroupRequest, host: str = "10.0.0.1", draw: str = "") -> int:
         """Makes a call; returns its id."""
         self._last_call_id += 1
+        draw = draw or f"draw-{self.epoch}-{self._last_call_id}"
         self.feed(
-            Request(self._last_call_id, message, host, draw or f"draw-{self.epoch}-{self._last_call_id}")
+            Request(self._last_call_id, message, host, draw, self.identity, is_operator=self.is_operator)
         )
         return self._last_call_id
 

@@ -26,6 +26,7 @@ IN_MEMORY_ONLY = {
     "confirmed",
     "_record",
     "line",
+    "ends",
 }
 """Attributes that no record sets: timers, parked calls, streams, and what is derived on the way."""
 

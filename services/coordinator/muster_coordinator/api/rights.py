@@ -107,10 +107,11 @@ class Rights:
         who = current_identity().name
         return lambda name: self._access.sees(who, Kind.TOPIC, topic_of(name))
 
-    def may_put_out(self, group_id: str) -> bool:
-        """Whether a rule lets the caller of now put members of others out of a group."""
-        access = self._access
-        return access.on and access.explain(current_identity().name, Verb.ADMIN, Kind.GROUP, group_id).allowed
+    def is_operator(self, group_id: str) -> bool | None:
+        """Whether the caller of now may put members of others out of a group; None: no file says who may."""
+        if not self._access.on:
+            return None
+        return self._access.may(current_identity().name, Verb.ADMIN, Kind.GROUP, group_id)
 
     def _topic(self, who: str, name: str) -> bool:
         return self._access.allows(who, Verb.DESCRIBE, Kind.TOPIC, topic_of(name))

@@ -371,7 +371,9 @@ class SessionStream:
             elif isinstance(shard, common_pb2.Coordinator):
                 self._not_attached(request, error_code.NOT_COORDINATOR, shard.shard_epoch, shard)
             else:
-                code = shard.attach(Attach(self.stream_id, request, self._knows_unsure))
+                code = shard.attach(
+                    Attach(self.stream_id, request, self._knows_unsure, current_identity().name)
+                )
                 if code != error_code.NONE:
                     unsure = self._is_unsure(shard)
                     self._not_attached(request, code, shard.epoch, shard.successor, unsure=unsure)

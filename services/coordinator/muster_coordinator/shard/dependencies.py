@@ -49,6 +49,8 @@ class Dependencies:
         watch: makes what is notified of the records that a loaded shard stores; None: nobody is.
         room: what the limits ask of the process.
         faults: what failed in this process.
+        is_operator: whether the caller of now may put members of others out of a group; None: nobody says who
+            may.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
     """
 
@@ -63,6 +65,7 @@ class Dependencies:
     watch: Callable[[Shard], Watch | None] = lambda _core: None
     room: Room = ALONE
     faults: Faults = field(default_factory=Faults.not_kept)
+    is_operator: Callable[[str], bool | None] = lambda _group_id: None
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000
     handoff_wait_ms: int = 1_000

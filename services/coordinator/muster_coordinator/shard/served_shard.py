@@ -28,6 +28,7 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_runtime.rpc.identity import current_identity
 
 from muster_coordinator.failstop.failures import Failure, of_turn
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
@@ -103,6 +104,7 @@ class ServedShard:
         self._out = outlets
         self._now = shared.now
         self._may_answer = shared.may_answer
+        self._is_operator = shared.is_operator
         self._features: frozenset[Feature] = frozenset()
         self._watch = shared.watch(image.core)
         self._log = ShardLog(
@@ -209,7 +211,7 @@ class ServedShard:
 
         Args:
             message: the call, within the limits of the public API.
-            host: address of the caller.
+            host: address of the caller, whose identity is that of the task which calls this.
             now: the time.
             answered: called with the answer, now or later, before the news of that turn.
 
@@ -219,8 +221,12 @@ class ServedShard:
         self._call_ids += 1
         call_id = self._call_ids
         self._calls[call_id] = (answered, message)
-        draw = str(uuid.uuid4()) if isinstance(message, coordinator_pb2.JoinGroupRequest) else ""
-        self._turn(Request(call_id, message, host, draw), now)
+        draw, is_operator = "", None
+        if isinstance(message, coordinator_pb2.JoinGroupRequest):
+            draw = str(uuid.uuid4())
+        elif isinstance(message, coordinator_pb2.LeaveGroupRequest):
+            is_operator = self._is_operator(message.group_id)
+        self._turn(Request(call_id, message, host, draw, current_identity().name, is_operator), now)
         return call_id if call_id in self._calls else None
 
     def abandon(self, call_id: int) -> None:

@@ -14,6 +14,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.protocol import causes
+from muster_core.protocol.bindings import identity_of_join
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.plan_bounds import PlanBounds
 from muster_core.protocol.rebalance import Rebalancer
@@ -62,6 +63,7 @@ class _Join:
         self.protocol_type: str = request.protocol_type
         self.terms: Terms = terms_of_join(request)
         ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id + request.client_version)
+        ids_bytes += utf8_bytes(call.identity)
         # About what it makes a member take in a record.
         self.size_bytes = _ID_BYTES + ids_bytes + self.terms.protocols.size_bytes
 
@@ -212,7 +214,8 @@ class Joins:
             if member_id not in group.pending_members:
                 if len(group.pending_members) >= self._context.config.max_pending_members:
                     self._take_back_oldest(group)
-                group.give_out(member_id, _PendingMember(self, group, member_id))
+                identity = identity_of_join(call, self._context.features, None)
+                group.give_out(member_id, _PendingMember(self, group, member_id), identity)
             unused_ms = min(request.session_timeout_ms, self._context.config.unused_id_timeout_ms)
             self._context.purgatory.wheel.arm(
                 group.pending_members[member_id], self._context.now.boot_ms + unused_ms
@@ -257,7 +260,8 @@ class Joins:
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, join.group_instance_id)
-        member.update_from(request, join.terms, call.host)
+        identity = identity_of_join(call, self._context.features, None)
+        member.update_from(request, join.terms, call.host, identity)
         member.is_new = True
         if not group.members:
             group.protocol_type = join.protocol_type
@@ -313,7 +317,8 @@ class Joins:
         call, request = join.call, join.request
         text = "the member has joined again; this call was replaced"
         was_parked = self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
-        group.set_protocols(member, lambda: member.update_from(request, join.terms, call.host))
+        identity = identity_of_join(call, self._context.features, member)
+        group.set_protocols(member, lambda: member.update_from(request, join.terms, call.host, identity))
         group.park_join(member, call.call_id)
         if member.is_new and not was_parked:  # its session ran since the call that was parked was cancelled
             self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
@@ -331,7 +336,7 @@ class Joins:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
         call, request = join.call, join.request
         new = Member(new_id, join.group_instance_id)
-        new.update_from(request, join.terms, call.host)
+        new.update_from(request, join.terms, call.host, identity_of_join(call, self._context.features, old))
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = (
             group.state is GroupState.STABLE

@@ -6,6 +6,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.protocol import causes
+from muster_core.protocol.bindings import may_leave
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.state.group import Group
@@ -50,6 +51,9 @@ class Leaves:
                 member_id = group.static_members.get(
                     leaver.group_instance_id, ""
                 )  # removal by instance (LG-09)
+            if not may_leave(group, member_id, leaver, call):
+                _note(response, leaver, error_code.UNKNOWN_MEMBER_ID)
+                continue
             timer = group.take_back(member_id) if not leaver.group_instance_id else None
             if timer is not None:
                 self._context.purgatory.wheel.cancel(timer)

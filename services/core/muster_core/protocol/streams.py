@@ -5,6 +5,7 @@ from muster_protos.muster.v1 import session_pb2
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Beat, Detach, Push, StreamBroken
+from muster_core.protocol.bindings import belongs_to
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.state.group_state import GroupState
@@ -40,6 +41,8 @@ class Streams:
         if request.group_id in self._context.quarantine.groups:
             return error_code.GROUP_QUARANTINED
         if group is None:
+            return error_code.UNKNOWN_MEMBER_ID
+        if not belongs_to(group, request.member_id, event.identity):
             return error_code.UNKNOWN_MEMBER_ID
         fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
         if fault is not None:

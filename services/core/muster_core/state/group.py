@@ -125,6 +125,7 @@ class Group:
         self.line: deque[Step] = deque()
         self._supporters = Supporters()
         self._made_for: dict[str, str] = {}
+        self._pending_identities: dict[str, str] = {}
         self._own_bytes = GROUP_BYTES + utf8_bytes(group_id)
         self._size_bytes = 0
         self._parked_joins = 0
@@ -364,9 +365,17 @@ class Group:
 
     # --- ids
 
-    def give_out(self, member_id: str, timer: Timer) -> None:
-        """Notes an id that a new dynamic member was given and has not used yet (KIP-394)."""
+    def give_out(self, member_id: str, timer: Timer, identity: str = "") -> None:
+        """Notes an id that a new dynamic member was given and has not used yet (KIP-394).
+
+        Args:
+            member_id: the id.
+            timer: ends it.
+            identity: who alone may use it; empty: anybody.
+        """
         self.pending_members[member_id] = timer
+        if identity:
+            self._pending_identities[member_id] = identity
         self._made_for[join_of(member_id)] = member_id
         self._pending_bytes += _pending_bytes(member_id)
         self.weigh()
@@ -384,7 +393,13 @@ class Group:
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
             self._pending_bytes -= _pending_bytes(member_id)
+            self._pending_identities.pop(member_id, None)
         return timer
+
+    def identity_of(self, member_id: str) -> str:
+        """Whom a member belongs to, or an id that was not used yet; empty: nobody, or there is none."""
+        member = self.members.get(member_id)
+        return self._pending_identities.get(member_id, "") if member is None else member.identity
 
     def id_made_for(self, join: str) -> str:
         """The id of the dynamic member that this join made, also one not used yet; empty: none."""

@@ -21,6 +21,7 @@ class Member:
         group_instance_id: its static id; empty: dynamic.
         client_id: its client id.
         host: its address.
+        identity: name of the identity that alone may act for it; empty: any may.
         terms: what it asked for with its last join.
         session_timeout_ms: how long it may be silent, by its terms; each beat of each member reads it.
         join_seq: `member_seq` of its last join.
@@ -58,6 +59,7 @@ class Member:
         "group_instance_id",
         "heartbeat",
         "host",
+        "identity",
         "is_new",
         "join_call",
         "join_seq",
@@ -80,6 +82,7 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = ""
         self.host = ""
+        self.identity = ""
         self.terms = NO_TERMS
         self.session_timeout_ms = 0
         self._record: records_pb2.Member | None = None
@@ -119,7 +122,8 @@ class Member:
         ids = (
             f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}{self.terms.client_version}"
         )
-        return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.terms.protocols.size_bytes
+        own_bytes = _RECORD_OVERHEAD_BYTES + utf8_bytes(self.identity)
+        return own_bytes + utf8_bytes(ids) + self.terms.protocols.size_bytes
 
     def may_extend(self, now_ms: int) -> None:
         """From now on it may hear `unsure`, or it may have heard it from an owner before.
@@ -160,9 +164,19 @@ class Member:
                 return name
         raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
 
-    def update_from(self, request: coordinator_pb2.JoinGroupRequest, terms: Terms, host: str) -> None:
-        """Takes over what a join says; `terms` are those of the request."""
+    def update_from(
+        self, request: coordinator_pb2.JoinGroupRequest, terms: Terms, host: str, identity: str = ""
+    ) -> None:
+        """Takes over what a join says.
+
+        Args:
+            request: the join.
+            terms: those of the request.
+            host: where it came from.
+            identity: whom the member belongs to from now on; empty: nobody.
+        """
         self._record = None
+        self.identity = identity
         self.client_id = request.client_id
         self.host = host
         self._agree(terms)
@@ -178,6 +192,7 @@ class Member:
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
+        self.identity = recorded.identity
         self._agree(terms_of_record(recorded))
         self.join_seq = recorded.member_seq
         self._note_recorded()
@@ -208,6 +223,8 @@ class Member:
             record.member_seq = self.join_seq
             if self.group_instance_id:
                 record.group_instance_id = self.group_instance_id
+            if self.identity:
+                record.identity = self.identity
         self._record = record  # the latest: the record before it can go
 
     def to_record(self) -> records_pb2.Member:

@@ -110,23 +110,25 @@ class Access:
         return 0 if self._rules is None else len(self._rules)
 
     def allows(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
-        """Whether an identity may do something: a look into a dictionary, when it was asked before."""
-        if self._rules is None:
-            return True
-        asked = who, verb, kind, name
-        allowed = self._known.get(asked)
-        if allowed is None:
-            allowed = self._decide(self._rules, *asked)
+        """Whether an identity may do something, which it is refused if not.
+
+        It is a look into a dictionary where it was asked before.
+        """
+        allowed = self.may(who, verb, kind, name)
         if not allowed:
             self.refused[verb] += 1
         return allowed
 
-    def sees(self, who: str, kind: Kind, name: str) -> bool:
-        """Whether a list shows a group or a topic to an identity, which counts as no refusal."""
+    def may(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
+        """As `allows`, where nothing is refused for it: a list shows less, or there is another way."""
         if self._rules is None:
             return True
-        known = self._known.get((who, Verb.DESCRIBE, kind, name))
-        return self._decide(self._rules, who, Verb.DESCRIBE, kind, name) if known is None else known
+        known = self._known.get((who, verb, kind, name))
+        return self._decide(self._rules, who, verb, kind, name) if known is None else known
+
+    def sees(self, who: str, kind: Kind, name: str = "") -> bool:
+        """Whether a list shows a group, a topic or the cluster to an identity."""
+        return self.may(who, Verb.DESCRIBE, kind, name)
 
     def explain(self, who: str, verb: Verb, kind: Kind, name: str = "") -> Decision:
         """Decides, and says why."""

@@ -141,12 +141,18 @@ class FaultEvent(_message.Message):
         MESSAGE_FIELD_NUMBER: _builtins.int
         HOST_FIELD_NUMBER: _builtins.int
         DRAW_FIELD_NUMBER: _builtins.int
+        IDENTITY_FIELD_NUMBER: _builtins.int
+        IS_OPERATOR_FIELD_NUMBER: _builtins.int
         call_id: _builtins.int
         """Number of the call."""
         host: _builtins.str
         """Address of the caller."""
         draw: _builtins.str
         """Random text that a new member's id is made from."""
+        identity: _builtins.str
+        """Name of the caller's identity; empty: it proved none."""
+        is_operator: _builtins.bool
+        """Whether the caller may put members of others out; absent: it is not known."""
         @_builtins.property
         def message(self) -> _any_pb2.Any:
             """The request."""
@@ -158,12 +164,16 @@ class FaultEvent(_message.Message):
             message: _any_pb2.Any | None = ...,
             host: _builtins.str = ...,
             draw: _builtins.str = ...,
+            identity: _builtins.str = ...,
+            is_operator: _builtins.bool | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator", "is_operator", b"is_operator", "message", b"message"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "draw", b"draw", "host", b"host", "message", b"message"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator", "call_id", b"call_id", "draw", b"draw", "host", b"host", "identity", b"identity", "is_operator", b"is_operator", "message", b"message"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+        _WhichOneofReturnType__is_operator: _TypeAlias = _typing.Literal["is_operator"]  # noqa: Y015
+        _WhichOneofArgType__is_operator: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__is_operator) -> _WhichOneofReturnType__is_operator | None: ...
 
     @_typing.final
     class AppendDone(_message.Message):
@@ -260,10 +270,13 @@ class FaultEvent(_message.Message):
         STREAM_ID_FIELD_NUMBER: _builtins.int
         REQUEST_FIELD_NUMBER: _builtins.int
         KNOWS_UNSURE_FIELD_NUMBER: _builtins.int
+        IDENTITY_FIELD_NUMBER: _builtins.int
         stream_id: _builtins.int
         """The stream."""
         knows_unsure: _builtins.bool
         """Whether its client lives on while its coordinator is not sure of its lease."""
+        identity: _builtins.str
+        """Name of the identity of its client; empty: it proved none."""
         @_builtins.property
         def request(self) -> _session_pb2.Attach:
             """Who."""
@@ -274,10 +287,11 @@ class FaultEvent(_message.Message):
             stream_id: _builtins.int = ...,
             request: _session_pb2.Attach | None = ...,
             knows_unsure: _builtins.bool = ...,
+            identity: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_unsure", b"knows_unsure", "request", b"request", "stream_id", b"stream_id"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "knows_unsure", b"knows_unsure", "request", b"request", "stream_id", b"stream_id"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
