@@ -13,6 +13,7 @@ from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeep
 from muster_coordinator.ownership.lease_line import LeaseThread
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.addresses import Address
 from muster_runtime.clock import boot_ms
 from structlog.testing import capture_logs
 
@@ -36,7 +37,7 @@ class Bench:
         self.keeper = LeaseKeeper(
             [instance.target for instance in self.instances],
             self.line,
-            Holder("a", "session", "127.0.0.1", 1, "0"),
+            Holder("a", "session", Address("127.0.0.1", 1), "0"),
             PACE,
             LeaseCallbacks(
                 lambda: self.called.append("suspended"),
@@ -161,7 +162,7 @@ async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not()
         lambda: called.append("resumed"),
         lambda: called.append("superseded"),
     )
-    holder = Holder("a", "session", "127.0.0.1", 1, "0")
+    holder = Holder("a", "session", Address("127.0.0.1", 1), "0")
     line = LeaseThread(grpc.insecure_channel)
     keeper = LeaseKeeper([f"127.0.0.1:{port}"], line, holder, PACE, callbacks, boot_ms)
     keeper.start(asyncio.get_running_loop())

@@ -22,6 +22,7 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.addresses import Address
 
 PACE = LeasePace(lease_ms=2_000, margin_ms=400, interval_ms=400, limit_ms=300)
 
@@ -72,7 +73,7 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:
         lambda: called.append("superseded"),
     )
     keeper = LeaseKeeper(
-        ["m"], line, Holder("a", "s", "127.0.0.1", 1, "0"), PACE, callbacks, lambda: line.now_ms
+        ["m"], line, Holder("a", "s", Address("127.0.0.1", 1), "0"), PACE, callbacks, lambda: line.now_ms
     )
     keeper.start(asyncio.get_running_loop())
     next(line.steps)
@@ -95,7 +96,7 @@ async def test_a_renewal_that_is_answered_after_the_deadline_does_not_cover_the_
         lambda: called.append("superseded"),
     )
     keeper = LeaseKeeper(
-        ["m"], line, Holder("a", "s", "127.0.0.1", 1, "0"), PACE, callbacks, lambda: line.now_ms
+        ["m"], line, Holder("a", "s", Address("127.0.0.1", 1), "0"), PACE, callbacks, lambda: line.now_ms
     )
     keeper.start(asyncio.get_running_loop())
     next(line.steps)

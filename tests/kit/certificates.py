@@ -7,10 +7,14 @@ import grpc
 
 AUTHORITY, OTHER_AUTHORITY = "authority", "other-authority"
 SERVER, WORKER, STRANGER = "server", "worker", "stranger"
-
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _DAYS = 2
 _HERE = "IP:127.0.0.1,DNS:localhost"
+
+
+def uri(name: str) -> str:
+    """The URI that `Certificates.issue_with_uris` writes into somebody's certificate."""
+    return f"spiffe://muster.test/{name}"
 
 
 class Certificates:
@@ -72,6 +76,11 @@ class Certificates:
         by = ("-CA", self.certificate(authority), "-CAkey", self.key(authority), "-CAcreateserial")
         files = ("-in", str(request), "-out", self.certificate(name), "-extfile", str(extensions))
         self._openssl("x509", "-req", *by, *files, "-days", str(days))
+
+    def issue_with_uris(self) -> None:
+        """Gives the server and the worker new certificates, each with a URI: see `uri`."""
+        for name in (SERVER, WORKER):
+            self.issue(name, AUTHORITY, names=f"{_HERE},URI:{uri(name)}")
 
     def credentials(self, name: str = "") -> grpc.ChannelCredentials:
         """What somebody connects with who trusts the authority; without a name: with no certificate."""

@@ -21,6 +21,7 @@ from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.cluster.tables import NodeTables
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
+from muster_runtime.addresses import Address
 from muster_runtime.clock import boot_ms
 from safety.early_death import dead_after_ms
 from structlog.testing import capture_logs
@@ -68,7 +69,8 @@ async def kept_lease(targets: list[str], port: int) -> AsyncIterator[LeaseKeeper
     """A coordinator's real lease, renewed by its thread."""
     nobody = LeaseCallbacks(lambda: None, lambda: None, lambda: None)
     keeper = LeaseKeeper(
-        targets, LeaseThread(grpc.insecure_channel), LeaseHolder("c-1", "s-1", "127.0.0.1", port, "test"),
+        targets, LeaseThread(grpc.insecure_channel),
+        LeaseHolder("c-1", "s-1", Address("127.0.0.1", port), "test"),
         LeasePace(lease_ms=60_000), nobody, boot_ms,
     )  # fmt: skip
     keeper.start(asyncio.get_running_loop())

@@ -16,7 +16,6 @@ from muster_runtime.about import software_version
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
-from muster_runtime.errors import StartupError
 from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
@@ -28,7 +27,6 @@ from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.api.rights import Rights
 from muster_coordinator.api.servicer import (
-    LARGEST_REQUEST_BYTES,
     METHOD_LIMITS,
     SESSION_LIMITS,
     GroupCoordinatorServicer,
@@ -43,6 +41,7 @@ from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeep
 from muster_coordinator.ownership.lease_line import LeaseLine, LeaseThread
 from muster_coordinator.ownership.ownership import Ownership, OwnershipPace
 from muster_coordinator.ownership.peers import CoordinatorPeerServicer, Peers
+from muster_coordinator.ports import Ports
 from muster_coordinator.session.sessions import Sessions
 from muster_coordinator.settings import (
     CoordinatorSettings,
@@ -59,8 +58,6 @@ from muster_coordinator.shard.snapshot_taker import SnapshotTaker
 from muster_coordinator.telemetry.off import Measures, UnaryHandler
 
 log = structlog.get_logger()
-
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
 class Coordinator:
@@ -93,11 +90,6 @@ class Coordinator:
         lease_line: LeaseLine | None = None,
         telemetry: Telemetry = OFF,
     ) -> None:
-        if settings.advertise is None and settings.listen.host in _EVERYWHERE:
-            raise StartupError(
-                f"MUSTER_COORDINATOR_LISTEN={settings.listen}: clients cannot be told this address; set "
-                "MUSTER_COORDINATOR_ADVERTISE to the host and port that they can reach"
-            )
         self._settings = settings
         self._config = (GroupSettings() if group is None else group).to_config()
         self._session_settings = SessionSettings() if session is None else session
@@ -106,7 +98,7 @@ class Coordinator:
         self._trust = trust
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
-        self._server = RpcServer(server, trust, wire, telemetry)
+        self._ports = Ports(settings, lambda use: RpcServer(server, trust, wire, telemetry, use))
         self._telemetry = telemetry
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
@@ -117,13 +109,18 @@ class Coordinator:
 
     @property
     def port(self) -> int:
-        """The bound port; 0 before `start`."""
-        return self._server.port
+        """The bound port for clients; 0 before `start`."""
+        return self._ports.port
 
     @property
     def address(self) -> Address:
         """The address that clients get: `advertise`, or the host it listens on with the bound port."""
-        return self._settings.advertise or Address(self._settings.listen.host, self.port)
+        return self._ports.address
+
+    @property
+    def internal_address(self) -> Address | None:
+        """The address that other processes of the cluster get; None: that of clients."""
+        return self._ports.internal_address
 
     @property
     def node_id(self) -> str:
@@ -151,8 +148,8 @@ class Coordinator:
         """
         settings = self._settings
         # Who this process is, is known only with its port; nobody is answered before `serve`.
-        port = await self._server.bind(str(settings.listen), LARGEST_REQUEST_BYTES)
-        address = self.address
+        await self._ports.bind()
+        address, internal = self._ports.address, self._ports.internal_address
         session = str(uuid.uuid4())
         version = software_version()
         channels = Channels(settings.metadata, self._trust, self._wire)
@@ -170,7 +167,7 @@ class Coordinator:
         lease = LeaseKeeper(
             targets,
             self._lease_line,
-            Holder(settings.node_id, session, address.host, address.port, version),
+            Holder(settings.node_id, session, address, version, internal=internal),
             LeasePace(
                 margin_ms=settings.lease_margin_ms,
                 interval_ms=settings.lease_interval_ms,
@@ -180,7 +177,7 @@ class Coordinator:
             clock.boot_ms,
         )
         follower = ClusterFollower(view, lease, loader)
-        rights = Rights(self._server.access)
+        rights = Rights(self._ports.public.access)
         ownership = Ownership(
             common_pb2.Coordinator(node_id=settings.node_id, host=address.host, port=address.port),
             view,
@@ -228,16 +225,21 @@ class Coordinator:
         ownership.listen(sessions)
         measures.attach(ownership, lease, sessions)
         self._telemetry.add(lambda: ViewSource(view, "coordinator"))
-        self._telemetry.add(lambda: AccessSource(self._server.access, "coordinator"))
+        self._telemetry.add(lambda: AccessSource(self._ports.public.access, "coordinator"))
         self._add_servicers(measures.answering(calls.answer), sessions, ownership)
-        await self._server.serve()
+        await self._ports.serve()
         log_client.start()
         await view.start()
         ownership.start()
         taker.start()
         lease.start(asyncio.get_running_loop())
-        log.info("coordinator_started", node_id=settings.node_id, address=str(address))
-        return port
+        log.info(
+            "coordinator_started",
+            node_id=settings.node_id,
+            address=str(address),
+            internal_address=str(internal or address),
+        )
+        return self.port
 
     async def ready(self) -> None:
         """Waits until the lease is held for the first time."""
@@ -266,14 +268,14 @@ class Coordinator:
                 log.info("coordinator_drained", shards=shards, drain_ms=clock.boot_ms() - began_ms)
                 await self._linger(parts)
         finally:
-            await self._server.set_serving(False)
+            await self._ports.set_serving(False)
             await self._end(release=True, grace_ms=500)
 
     async def _linger(self, parts: "_Parts") -> None:
         """Answers NOT_COORDINATOR for a while: a refused connection names no successor."""
         if not parts.ownership.outlook.others_live or not self._settings.linger_ms:
             return
-        await self._server.set_serving(False)
+        await self._ports.set_serving(False)
         await parts.lease.stop(release=True)
         if self._sessions is not None:
             await self._sessions.stop()
@@ -291,13 +293,13 @@ class Coordinator:
     async def _end(self, *, release: bool, grace_ms: int) -> None:
         parts = self._parts
         if parts is None:
-            await self._server.stop(grace_ms)
+            await self._ports.stop(grace_ms)
             return
         if release:
             await parts.lease.stop(release=True)
-            await self._server.stop(grace_ms)
+            await self._ports.stop(grace_ms)
         else:
-            await self._server.stop(grace_ms)
+            await self._ports.stop(grace_ms)
             await parts.lease.stop(release=False)
         await parts.taker.stop()
         await parts.ownership.stop()
@@ -308,20 +310,20 @@ class Coordinator:
         log.info("coordinator_stopped", node_id=self.node_id)
 
     def _add_servicers(self, answer: UnaryHandler, sessions: Sessions, ownership: Ownership) -> None:
-        add = self._server.add
+        public = self._ports.public
         callers = Callers(self._settings.trusted_proxies)
-        add(
+        public.add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
             GroupCoordinatorServicer(answer, callers),
             method_limits=METHOD_LIMITS,
         )
-        add(
+        public.add(
             session_pb2_grpc.add_GroupSessionServiceServicer_to_server,
             GroupSessionServicer(sessions.serve, callers),
             method_limits=SESSION_LIMITS,
         )
-        self._server.on_stop(sessions.stop)
-        add(
+        public.on_stop(sessions.stop)
+        self._ports.add_internal(
             peer_pb2_grpc.add_CoordinatorPeerServiceServicer_to_server,
             CoordinatorPeerServicer(ownership.give, self._failed),
         )
@@ -359,7 +361,7 @@ class Coordinator:
             self._parts.ownership.resumed()
         if not self._holding.is_set():
             self._holding.set()
-            self._becoming_ready = asyncio.get_running_loop().create_task(self._server.set_serving(True))
+            self._becoming_ready = asyncio.get_running_loop().create_task(self._ports.set_serving(True))
 
     def _supersede(self) -> None:
         self._superseded.set()

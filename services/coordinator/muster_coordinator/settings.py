@@ -33,7 +33,28 @@ class CoordinatorSettings(Settings):
     )
     advertise: OneAddress | None = Field(
         default=None,
-        description=("Address that clients and other coordinators are told; unset: where it listens."),
+        description=("Address that clients are told; unset: where it listens."),
+    )
+    internal_listen: ListenAddress | None = Field(
+        default=None,
+        description=(
+            "Where to listen for internal calls, which other processes of the cluster and operators make; "
+            "port 0 picks a free one. Unset: they are answered where clients connect."
+        ),
+    )
+    internal_advertise: OneAddress | None = Field(
+        default=None,
+        description=(
+            "Address that other processes of the cluster are told for internal calls; unset: the host of "
+            "MUSTER_COORDINATOR_ADVERTISE, or where it listens for them."
+        ),
+    )
+    internal_on_public: bool = Field(
+        default=True,
+        description=(
+            "Whether internal calls are answered where clients connect, too, as coordinators of version 0.1 "
+            "make them there; off where none of these is left. Version 0.3 never answers them there."
+        ),
     )
     node_id: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9._-]+$")] = (
         Field(
@@ -142,6 +163,23 @@ class CoordinatorSettings(Settings):
         le=5_000,
         description=("How long a call waits for the load of its shard to end before it is told to retry."),
     )
+
+    @model_validator(mode="after")
+    def _ports(self) -> "CoordinatorSettings":
+        name = self.variable
+        if self.internal_listen is None:
+            if not self.internal_on_public:
+                raise ValueError(
+                    f"{name('internal_on_public')}=false needs {name('internal_listen')}: nobody could make "
+                    "internal calls"
+                )
+            if self.internal_advertise is not None:
+                raise ValueError(f"{name('internal_advertise')} needs {name('internal_listen')}")
+        elif self.internal_listen == self.listen and self.listen.port:
+            raise ValueError(
+                f"{name('internal_listen')}={self.internal_listen} is the address of {name('listen')}"
+            )
+        return self
 
 
 class ShardLogSettings(Settings):

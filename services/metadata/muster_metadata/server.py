@@ -3,7 +3,7 @@
 import asyncio
 
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
-from muster_runtime.rpc.server import RpcServer
+from muster_runtime.rpc.server import PortUse, RpcServer
 from muster_runtime.settings import load
 from muster_runtime.telemetry import OFF, Telemetry
 
@@ -28,7 +28,7 @@ class MetadataServer:
         telemetry: Telemetry = OFF,
     ) -> None:
         self.settings = load(MetadataSettings) if settings is None else settings
-        self.server = RpcServer(telemetry=telemetry) if server is None else server
+        self.server = RpcServer(telemetry=telemetry, use=PortUse.INTERNAL) if server is None else server
         self.metadata = Metadata(self.settings, telemetry)
         self.server.add(
             metadata_pb2_grpc.add_MetadataServiceServicer_to_server,

@@ -14,7 +14,7 @@ import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.telemetry import OFF, Telemetry, TelemetrySettings
@@ -165,7 +165,9 @@ def maker_of(role: str) -> Callable[..., Role]:
         from muster_metadata.server import MetadataServer
 
         return lambda settings, server, trust, telemetry: _MetadataRole(
-            MetadataServer(settings, RpcServer(server, trust, telemetry=telemetry), telemetry)
+            MetadataServer(
+                settings, RpcServer(server, trust, telemetry=telemetry, use=PortUse.INTERNAL), telemetry
+            )
         )
     if role == DISCOVERY:
         from muster_discovery.role import Discovery

@@ -10,6 +10,7 @@ from muster_core.features import FEATURE_NAMES, NO_FEATURES, known_of
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.addresses import Address
 from muster_runtime.logs import alarm
 
 from muster_coordinator.ownership.lease_line import LeaseLine, LeaseStream, Wait
@@ -48,18 +49,18 @@ class Holder:
     Attributes:
         node_id: name of the process.
         session: identity of this run of it, a UUID.
-        host: host that clients connect to.
-        port: TCP port.
+        address: where clients connect to.
         version: of its software.
         features: names of those that it knows.
+        internal: where it answers internal calls; None: at `address`.
     """
 
     node_id: str
     session: str
-    host: str
-    port: int
+    address: Address
     version: str
     features: tuple[str, ...] = FEATURE_NAMES
+    internal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +284,8 @@ class LeaseKeeper:
         request = metadata_pb2.LeaseRequest(
             node_id=self._holder.node_id,
             session=self._holder.session,
-            host=self._holder.host,
-            port=self._holder.port,
+            host=self._holder.address.host,
+            port=self._holder.address.port,
             version=self._holder.version,
             state=state,
             number=number,
@@ -295,6 +296,8 @@ class LeaseKeeper:
             catalog_offset=catalog_place.offset,
             catalog_epoch=catalog_place.epoch,
         )
+        if (internal := self._holder.internal) is not None:
+            request.internal_host, request.internal_port = internal.host, internal.port
         if not release:
             self._ping()
         limit_ms = self._pace.limit_ms

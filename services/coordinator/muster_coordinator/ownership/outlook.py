@@ -79,11 +79,12 @@ class Outlook:
         return now_ms - self._live_here_since_ms
 
     def addresses(self) -> frozenset[Address]:
-        """Of all coordinators that are not known to be dead."""
+        """Where all coordinators that are not known to be dead answer internal calls."""
         cluster = self._view.cluster
         nodes = () if cluster is None else cluster.coordinators
         gone = discovery_pb2.COORDINATOR_STATE_DEAD
-        return frozenset(Address(node.host, node.port) for node in nodes if node.state != gone)
+        found = (self._view.internal_address(node.node_id) for node in nodes if node.state != gone)
+        return frozenset(address for address in found if address is not None)
 
     def picture(self) -> Picture | None:
         """What a plan is made of; None: the cluster is not known yet."""

@@ -362,14 +362,12 @@ class Ownership(ShardListener):
 
     async def _take_over(self, shard: OwnedShard, action: Pull, image: LogImage) -> None:
         """Asks the owner, then claims. From the answer on nobody serves the shard until the end of this."""
-        node = self._view.node(action.owner)
-        if node is None or self.draining:
+        address = self._view.internal_address(action.owner)
+        if address is None or self.draining:
             return
         shard.phase = Phase.CLAIMING
         try:
-            answer = await self._peers.request_handoff(
-                Address(node.host, node.port), shard.number, action.above_epoch, self._me
-            )
+            answer = await self._peers.request_handoff(address, shard.number, action.above_epoch, self._me)
         except grpc.aio.AioRpcError as error:
             log.warning(
                 "handoff_not_answered", shard=shard.number, owner=action.owner, reason=error.code().name

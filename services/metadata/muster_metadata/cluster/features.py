@@ -36,7 +36,12 @@ class Features:
             return None
         coordinators = [
             metadata_pb2.Server(
-                role="coordinator", name=row.node_id, version=row.version, features=row.features
+                role="coordinator",
+                name=row.node_id,
+                version=row.version,
+                features=row.features,
+                internal_host=row.internal_host,
+                internal_port=row.internal_port,
             )
             for row, state in self._observer.rows()
             if state != DEAD

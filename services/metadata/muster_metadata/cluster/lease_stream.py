@@ -47,6 +47,15 @@ def request_problem(request: metadata_pb2.LeaseRequest, shard_count: int) -> str
         return f"session must have 1 to {ID_MAX_BYTES} bytes"
     if not 1 <= len(request.host.encode()) <= ID_MAX_BYTES or not 1 <= request.port <= 65_535:
         return f"host must have 1 to {ID_MAX_BYTES} bytes and port must be 1 to 65535"
+    if (
+        len(request.internal_host.encode()) > ID_MAX_BYTES
+        or request.internal_port > 65_535
+        or bool(request.internal_host) != bool(request.internal_port)
+    ):
+        return (
+            f"internal_host must have 1 to {ID_MAX_BYTES} bytes and internal_port must be 1 to 65535, or "
+            "neither may be set"
+        )
     if len(request.features) > MAX_FEATURES or any(
         len(name) > MAX_FEATURE_LENGTH for name in request.features
     ):
@@ -209,6 +218,8 @@ class Leases:
             lease_ms=request.lease_ms,
             catalog=request.catalog_offset if request.HasField("catalog_offset") else -1,
             catalog_epoch=request.catalog_epoch,
+            internal_host=request.internal_host,
+            internal_port=request.internal_port,
         )
         if known is None or known.session != row.session:
             try:

@@ -38,6 +38,8 @@ class LeaseRow:
         lease_ms: the lease time by which it counts its own deadline; 0: unknown.
         catalog: offset in the catalog's log up to which it has applied changes; -1: unknown.
         catalog_epoch: the epoch at that offset; 0: unknown.
+        internal_host: where other processes of the cluster connect to; empty: where clients do.
+        internal_port: TCP port there; 0: that of clients.
     """
 
     node_id: str
@@ -55,6 +57,8 @@ class LeaseRow:
     lease_ms: int = 0
     catalog: int = -1
     catalog_epoch: int = 0
+    internal_host: str = ""
+    internal_port: int = 0
 
     def to_json(self) -> str:
         """As the table stores it."""
@@ -93,6 +97,8 @@ class LeaseRow:
                 lease_ms=stored_number(row.lease_ms),
                 catalog=stored_number(row.catalog, least=-1),
                 catalog_epoch=stored_number(row.catalog_epoch),
+                internal_host=stored_text(row.internal_host),
+                internal_port=stored_number(row.internal_port, most=65_535),
             )
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError("not a lease row") from error

@@ -36,6 +36,7 @@ class ViewPublisher:
         self._cluster_id = ""
         self._shard_count = 0
         self._cluster = discovery_pb2.Cluster()
+        self._internal: Sequence[metadata_pb2.InternalAddress] = ()
         self._catalog: metadata_pb2.TopicCatalog | None = None
         self._version = 0
         self._changed = asyncio.Event()
@@ -100,10 +101,15 @@ class ViewPublisher:
             ],
             version=self._version,
         )
-        if cluster != self._cluster:
+        internal = [
+            metadata_pb2.InternalAddress(node_id=row.node_id, host=row.internal_host, port=row.internal_port)
+            for row, _ in rows
+            if row.internal_port
+        ]
+        if cluster != self._cluster or internal != self._internal:
             self._version += 1
             cluster.version = self._version
-            self._cluster = cluster
+            self._cluster, self._internal = cluster, internal
             self._wake()
 
     def end(self) -> None:
@@ -135,7 +141,7 @@ class ViewPublisher:
             if outdated and not last_known:
                 raise Unavailable(f"no majority of the log's nodes answered for {age_ms} ms", 200)
             last_known = False
-            changed, cluster, catalog = self._changed, self._cluster, self._catalog
+            changed, cluster, catalog, internal = self._changed, self._cluster, self._catalog, self._internal
             news = cluster.version and (cluster is not sent_cluster or catalog is not sent_catalog)
             if news or (cluster.version and self._now_ms() >= beat_due_ms):
                 message = metadata_pb2.WatchResponse(
@@ -145,6 +151,7 @@ class ViewPublisher:
                     message.log_time_ms = max(0, self._now_ms() + self.log_ahead_ms)
                 if news:
                     message.cluster.CopyFrom(cluster)
+                    message.internal_addresses.extend(internal)
                 if catalog is not None and catalog is not sent_catalog:
                     message.catalog.CopyFrom(catalog)
                 sent_cluster, sent_catalog, beat_due_ms = cluster, catalog, self._now_ms() + beat_ms

@@ -14,6 +14,7 @@ from muster_protos.muster.v1 import discovery_pb2
 
 from muster_runtime import clock
 from muster_runtime.about import software_version
+from muster_runtime.addresses import Address
 from muster_runtime.cluster.merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.reads import read_within
@@ -88,6 +89,7 @@ class ClusterView:
         self._catalog: metadata_pb2.TopicCatalog | None = None
         self._owners: dict[int, discovery_pb2.ShardOwner] = {}
         self._nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
+        self._internal: dict[str, Address] = {}
         self._lease_ms = 0
         self._features: frozenset[str] = frozenset()
         self._connected = False
@@ -162,6 +164,11 @@ class ClusterView:
     def node(self, node_id: str) -> discovery_pb2.CoordinatorNode | None:
         """A coordinator by name; None if the newest view has no such one."""
         return self._nodes.get(node_id)
+
+    def internal_address(self, node_id: str) -> Address | None:
+        """Where a coordinator answers internal calls, by its lease; None if the newest view has no such."""
+        node = self._nodes.get(node_id)
+        return None if node is None else self._internal.get(node_id) or Address(node.host, node.port)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` on the loop after each change.
@@ -255,9 +262,10 @@ class ClusterView:
         outdated = message.lease_ms > 0 and message.majority_age_ms >= message.lease_ms
         if outdated and self._cluster is not None:
             return False
-        cluster, catalog = self._cluster, self._catalog
+        cluster, catalog, internal = self._cluster, self._catalog, self._internal
         if message.cluster.shard_count:
             cluster = merge_cluster(cluster, message.cluster)
+            internal = {one.node_id: Address(one.host, one.port) for one in message.internal_addresses}
             catalog = merge_catalog(catalog, message.catalog) if message.HasField("catalog") else catalog
         elif not message.beat_ms or cluster is None:
             return False  # the cluster is not initialised yet
@@ -273,8 +281,8 @@ class ClusterView:
                 "metadata_watch_began",
                 address=str(self._channels.addresses[self._instance % len(self._channels)]),
             )
-        if cluster != self._cluster or catalog != self._catalog:
-            self._cluster, self._catalog = cluster, catalog
+        if (cluster, catalog, internal) != (self._cluster, self._catalog, self._internal):
+            self._cluster, self._catalog, self._internal = cluster, catalog, internal
             if catalog is not None:
                 self._features |= set(catalog.features)
             self._owners = {owner.shard: owner for owner in cluster.shards}

@@ -1,4 +1,4 @@
-"""Calls between processes of the cluster: who makes them presents a token that all processes read."""
+"""Calls between processes of the cluster: who may make them, by a token that all read or by a certificate."""
 
 import hmac
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from pydantic_settings import SettingsConfigDict
 
 from muster_runtime.rpc._files import RenewedFiles
+from muster_runtime.rpc.peers import PeerList, named, names_of
 from muster_runtime.settings import Settings, SettingsError
 
 log = structlog.get_logger()
@@ -47,6 +48,16 @@ class InternalSettings(Settings):
         ),
     )
 
+    peers: PeerList = Field(
+        default=(),
+        description=(
+            "Who may make internal calls, by the names in its certificate, as "
+            "`spiffe://example.org/muster/*,*.muster-coordinator.muster.svc`: with `://` URIs, else DNS "
+            "names; `*` stands for one part. Others are answered PERMISSION_DENIED. Unset: names "
+            "do not count."
+        ),
+    )
+
     _file: RenewedFiles | None = PrivateAttr(default=None)
     _read_tokens: tuple[bytes, tuple[str, ...]] = PrivateAttr(default=(b"", ()))
 
@@ -71,10 +82,10 @@ class InternalSettings(Settings):
 
 
 class InternalCalls:
-    """Lets internal calls in that present a token of the cluster.
+    """Lets internal calls in: by the names in a certificate, by a token, or by both where both are set.
 
     Args:
-        settings: the tokens.
+        settings: the tokens and the names.
 
     Raises:
         SettingsError: the file cannot be used.
@@ -87,7 +98,13 @@ class InternalCalls:
         self._logged_s: float | None = None
 
     async def check(self, method: str, context: Any) -> None:
-        """Ends the call with UNAUTHENTICATED if it may not be made."""
+        """Ends the call if it may not be made.
+
+        UNAUTHENTICATED: it has no certificate or no valid token. PERMISSION_DENIED: its certificate is
+        somebody else's.
+        """
+        if self._settings.peers:
+            await self._check_names(method, context)
         tokens = self._settings.tokens()
         if not tokens:
             return
@@ -100,10 +117,23 @@ class InternalCalls:
             return
         else:
             why = "the call has a token that is not of this cluster"
+        await self._refuse(method, context, grpc.StatusCode.UNAUTHENTICATED, why, "token_file")
+
+    async def _check_names(self, method: str, context: Any) -> None:
+        names = names_of(context)
+        if names is None:
+            code, why = grpc.StatusCode.UNAUTHENTICATED, "the caller shows no certificate"
+        elif any(peer.matches(names) for peer in self._settings.peers):
+            return
+        else:
+            code = grpc.StatusCode.PERMISSION_DENIED
+            why = f"the caller's certificate is not one of a peer, but of {named(names)}"
+        await self._refuse(method, context, code, why, "peers")
+
+    async def _refuse(self, method: str, context: Any, code: grpc.StatusCode, why: str, setting: str) -> None:
         self._log(method, context.peer(), why)
-        variable = self._settings.variable("token_file")
-        text = f"{method} is for processes of the cluster: {why} ({variable})"
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+        variable = self._settings.variable(setting)
+        await context.abort(code, f"{method} is for processes of the cluster: {why} ({variable})")
 
     def _log(self, method: str, peer: str, why: str) -> None:
         """Logs a refused call, and how many were refused since the last line; not more often than that."""

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import grpc
@@ -54,6 +55,18 @@ async def _within(limit_s: float, part: str, work: Awaitable[None]) -> None:
     else:
         log.warning("server_stop_overdue", part=part, after_s=limit_s)
         task.cancel()
+
+
+class PortUse(Enum):
+    """Who makes calls at a port."""
+
+    ALL = "all"
+    """Clients, and the cluster's own processes."""
+    PUBLIC = "public"
+    """Clients alone: it has no internal service."""
+    INTERNAL = "internal"
+    """The cluster's own processes alone. Where their names are known (`MUSTER_INTERNAL_PEERS`), who connects
+    must show a certificate."""
 
 
 class ListenError(StartupError):
@@ -192,6 +205,7 @@ class RpcServer:
         trust: certificates, and tokens of internal calls; plain text and none if absent.
         wire: how processes reach each other.
         telemetry: counts and traces the calls.
+        use: who makes calls there.
 
     Attributes:
         access: what callers may do; servicers ask it.
@@ -203,10 +217,12 @@ class RpcServer:
         trust: Trust | None = None,
         wire: Wire = GRPC,
         telemetry: Telemetry = OFF,
+        use: PortUse = PortUse.ALL,
     ) -> None:
         self._settings = ServerSettings() if settings is None else settings
+        self._use = use
         self._trust = trust
-        self._callers = None if trust is None else trust.callers()
+        self._callers = None if trust is None or use is PortUse.INTERNAL else trust.callers()
         self.access = Access() if trust is None else trust.rights()
         self._following: asyncio.Task[None] | None = None
         self._wire = wire
@@ -276,7 +292,11 @@ class RpcServer:
             ListenError: the address is taken, or is none of this machine's.
         """
         self._largest_request_bytes = largest_request_bytes
-        credentials = None if self._trust is None else self._trust.server_credentials()
+        credentials = (
+            None
+            if self._trust is None
+            else self._trust.server_credentials(internal=self._use is PortUse.INTERNAL)
+        )
         # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
         server = self._wire.server(
             self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes)
@@ -297,9 +317,11 @@ class RpcServer:
     async def serve(self) -> None:
         """Serves what was added on the port that was bound; health is NOT_SERVING until `set_serving`."""
         assert self._server is not None
-        self.add(
-            process_pb2_grpc.add_ProcessServiceServicer_to_server, ProcessServicer(lambda: self.access.state)
-        )
+        if self._use is not PortUse.PUBLIC:
+            self.add(
+                process_pb2_grpc.add_ProcessServiceServicer_to_server,
+                ProcessServicer(lambda: self.access.state),
+            )
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         self._register(
             health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker, refuses=False

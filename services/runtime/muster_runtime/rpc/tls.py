@@ -52,8 +52,12 @@ class TlsSettings(Settings):
         paths = {self.variable(name): file for name in names if (file := getattr(self, name)) is not None}
         self._files = RenewedFiles("certificates", paths, self._check)
 
-    def server_credentials(self) -> grpc.ServerCredentials | None:
+    def server_credentials(self, *, demand_certificate: bool = False) -> grpc.ServerCredentials | None:
         """What the server listens with; None: plain text.
+
+        Args:
+            demand_certificate: who connects must show a certificate, whatever
+                `require_client_certificate` says.
 
         Raises:
             SettingsError: a file cannot be read.
@@ -63,7 +67,7 @@ class TlsSettings(Settings):
         return grpc.dynamic_ssl_server_credentials(
             self._for_server(self._files.read()),
             self._renewed_for_server(),
-            self.require_client_certificate,
+            self.require_client_certificate or demand_certificate,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:

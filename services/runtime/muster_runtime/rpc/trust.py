@@ -50,6 +50,10 @@ class Trust:
         trust.internal.tokens()
         trust.rights()
         trust.callers()
+        if trust.internal.peers and (trust.tls.cert_file is None or trust.tls.ca_file is None):
+            names = ", ".join(TlsSettings.variable(name) for name in ("ca_file", "cert_file", "key_file"))
+            peers = InternalSettings.variable("peers")
+            raise SettingsError([f"{peers} names peers by their certificates: it needs {names}"])
         return trust
 
     def channel(self, target: str, options: Options, wire: Wire = GRPC) -> grpc.aio.Channel:
@@ -77,13 +81,17 @@ class Trust:
         presenting: Any = PresentingChannel(channel, self.internal)
         return cast(_Channel, presenting)
 
-    def server_credentials(self) -> grpc.ServerCredentials | None:
+    def server_credentials(self, *, internal: bool = False) -> grpc.ServerCredentials | None:
         """What a server listens with; None: plain text.
+
+        Args:
+            internal: the port is for the cluster's own processes: where these are known by their
+                certificates, who connects must show one.
 
         Raises:
             SettingsError: a file cannot be read.
         """
-        return self.tls.server_credentials()
+        return self.tls.server_credentials(demand_certificate=internal and bool(self.internal.peers))
 
     def internal_calls(self) -> InternalCalls:
         """What checks the internal calls of a server."""

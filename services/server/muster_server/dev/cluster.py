@@ -19,6 +19,9 @@ from muster_server.dev.role_process import RoleProcess, start_all
 from muster_server.initialise import initialise_log
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
+_SETTINGS = {"MUSTER_COORDINATOR_INTERNAL_ON_PUBLIC": "false"}
+"""What a new cluster begins with; settings that are given win."""
+
 DESCRIPTION = "cluster.json"
 """File in a cluster's folder with its addresses."""
 
@@ -39,6 +42,7 @@ class Ports:
         discovery: of discovery.
         coordinator: of the first coordinator; the others have the ports that follow.
         metadata: of the first instance of metadata; the others have the ports that follow.
+        internal: of the internal calls of the first coordinator; the others have the ports that follow.
         metrics: of the first process's metrics; the others have the ports that follow, in the order of
             `roles`.
     """
@@ -46,6 +50,7 @@ class Ports:
     discovery: int = 0
     coordinator: int = 0
     metadata: int = 0
+    internal: int = 0
     metrics: int = 0
 
 
@@ -102,6 +107,7 @@ class DevCluster:
         metadata: the processes of that role.
         discovery: the process of that role.
         coordinators: the processes of that role, in order.
+        internal_ports: where coordinators answer internal calls, by name.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class DevCluster:
         self.nodes = None if redis_url else RedisNodes(self.folder, redis_nodes, fsync)
         self.redis_url = redis_url or (self.nodes.url if self.nodes else "")
         processes = 1 + coordinators + metadata
-        picked = iter(free_ports(2 * processes))
+        picked = iter(free_ports(2 * processes + coordinators))
         settings = dict(settings or {})
 
         def port(first: int, index: int) -> int:
@@ -147,7 +153,7 @@ class DevCluster:
                 role,
                 number,
                 logs,
-                {**settings, **listen, **own_settings},
+                {**_SETTINGS, **settings, **listen, **own_settings},
                 next(metrics_ports) if metrics else 0,
             )
 
@@ -156,9 +162,19 @@ class DevCluster:
             for index, number in enumerate(metadata_ports, 1)
         ]
         self.discovery = process("discovery-1", DISCOVERY, port(ports.discovery, 0), METADATA=addresses)
+        self.internal_ports = {
+            f"coordinator-{index + 1}": port(ports.internal, index) for index in range(coordinators)
+        }
         self.coordinators = [
-            process(name, COORDINATOR, port(ports.coordinator, index), METADATA=addresses, NODE_ID=name)
-            for index, name in enumerate(f"coordinator-{number}" for number in range(1, coordinators + 1))
+            process(
+                name,
+                COORDINATOR,
+                port(ports.coordinator, index),
+                METADATA=addresses,
+                NODE_ID=name,
+                INTERNAL_LISTEN=f"{LOOPBACK}:{internal}",
+            )
+            for index, (name, internal) in enumerate(self.internal_ports.items())
         ]
 
     @property
@@ -187,6 +203,7 @@ class DevCluster:
             ClusterBusyError: one is in use; the folder is released.
         """
         wanted = [(process.port, process.name) for process in self.roles]
+        wanted += [(port, f"internal calls of {name}") for name, port in self.internal_ports.items()]
         wanted += [(process.metrics_port, f"metrics of {process.name}") for process in self.roles]
         taken = [(port, name) for port, name in wanted if port and not is_free(port)]
         if taken:

@@ -23,7 +23,7 @@ from muster_server.dev.ports import LOOPBACK
 from muster_server.dev.redis_nodes import EmbeddedServerError
 from muster_server.dev.role_process import METRICS_LISTEN
 
-_FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420, metrics=9464)
+_FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420, internal=7480, metrics=9464)
 _PASSED_ON = ("MUSTER_GROUP_", "MUSTER_TELEMETRY_")
 """Settings of this process that every process of the cluster gets."""
 _LOOK_SECONDS = 1.0
@@ -41,8 +41,8 @@ def dev(
     ports: Annotated[
         str,
         typer.Option(
-            help="`default`: discovery 7400, coordinators from 7410, metadata 7420, metrics from 9464; "
-            "`free`: free ones."
+            help="`default`: discovery 7400, coordinators from 7410, their internal calls from 7480, "
+            "metadata 7420, metrics from 9464; `free`: free ones."
         ),
     ] = "default",
     metrics: Annotated[

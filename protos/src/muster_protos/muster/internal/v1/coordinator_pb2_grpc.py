@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoordinatorPeerServiceStub(object):
-    """Served by every coordinator for the other coordinators, on the port of its public services.
+    """Served by every coordinator for the other coordinators: on a port of its own, on that of its public services, or on both.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class CoordinatorPeerServiceStub(object):
 
 
 class CoordinatorPeerServiceServicer(object):
-    """Served by every coordinator for the other coordinators, on the port of its public services.
+    """Served by every coordinator for the other coordinators: on a port of its own, on that of its public services, or on both.
     """
 
     def RequestHandoff(self, request, context):
@@ -89,7 +89,7 @@ def add_CoordinatorPeerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorPeerService(object):
-    """Served by every coordinator for the other coordinators, on the port of its public services.
+    """Served by every coordinator for the other coordinators: on a port of its own, on that of its public services, or on both.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoordinatorPeerServiceStub:
-    """Served by every coordinator for the other coordinators, on the port of its public services."""
+    """Served by every coordinator for the other coordinators: on a port of its own, on that of its public services, or on both."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -43,7 +43,7 @@ class CoordinatorPeerServiceStub:
 
 @_typing.type_check_only
 class CoordinatorPeerServiceAsyncStub(CoordinatorPeerServiceStub):
-    """Served by every coordinator for the other coordinators, on the port of its public services."""
+    """Served by every coordinator for the other coordinators: on a port of its own, on that of its public services, or on both."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RequestHandoff: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RequestHandoffRequest, _coordinator_pb2.RequestHandoffResponse]  # type: ignore[assignment]
@@ -55,7 +55,7 @@ class CoordinatorPeerServiceAsyncStub(CoordinatorPeerServiceStub):
     """What an operator has to know of this coordinator's group protocol: `muster doctor` asks."""
 
 class CoordinatorPeerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every coordinator for the other coordinators, on the port of its public services."""
+    """Served by every coordinator for the other coordinators: on a port of its own, on that of its public services, or on both."""
 
     @_abc_1.abstractmethod
     def RequestHandoff(

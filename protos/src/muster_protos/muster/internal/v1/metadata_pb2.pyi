@@ -577,6 +577,8 @@ class LeaseRequest(_message.Message):
     CATALOG_EPOCH_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    INTERNAL_HOST_FIELD_NUMBER: _builtins.int
+    INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Name of the process, 1 to 255 bytes."""
     session: _builtins.str
@@ -607,6 +609,10 @@ class LeaseRequest(_message.Message):
     """The lease time that the holder counts its own deadline with, ms, at most 60,000: nobody declares it dead
     by silence before that has passed. 0: that of the observer.
     """
+    internal_host: _builtins.str
+    """Host at which other processes of the cluster make internal calls; empty: they make them at `host` and `port`."""
+    internal_port: _builtins.int
+    """TCP port there."""
     @_builtins.property
     def serving(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedShard]:
         """Shards that it serves now."""
@@ -634,10 +640,12 @@ class LeaseRequest(_message.Message):
         catalog_epoch: _builtins.int = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         lease_ms: _builtins.int = ...,
+        internal_host: _builtins.str = ...,
+        internal_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "internal_host", b"internal_host", "internal_port", b"internal_port", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
     _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015
@@ -1034,12 +1042,18 @@ class Server(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    INTERNAL_HOST_FIELD_NUMBER: _builtins.int
+    INTERNAL_PORT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """What it is: `coordinator`, `discovery` or `metadata`; at most 255 bytes."""
     name: _builtins.str
     """Which one of its role, for people and unique among those alive; 1 to 255 bytes."""
     version: _builtins.str
     """Version of its software, at most 255 bytes; empty: unknown."""
+    internal_host: _builtins.str
+    """Of a coordinator: where it answers internal calls, if that is a port of its own; empty: where clients connect."""
+    internal_port: _builtins.int
+    """TCP port there."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the features that it knows; none: it is older than features."""
@@ -1051,14 +1065,46 @@ class Server(_message.Message):
         name: _builtins.str = ...,
         version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        internal_host: _builtins.str = ...,
+        internal_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "name", b"name", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "internal_host", b"internal_host", "internal_port", b"internal_port", "name", b"name", "role", b"role", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Server: _TypeAlias = Server  # noqa: Y015
+
+@_typing.final
+class InternalAddress(_message.Message):
+    """Where a coordinator answers internal calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """Name of the coordinator."""
+    host: _builtins.str
+    """Host that other processes of the cluster connect to."""
+    port: _builtins.int
+    """TCP port there."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "node_id", b"node_id", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InternalAddress: _TypeAlias = InternalAddress  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
@@ -1072,6 +1118,7 @@ class WatchResponse(_message.Message):
     MAJORITY_AGE_MS_FIELD_NUMBER: _builtins.int
     BEAT_MS_FIELD_NUMBER: _builtins.int
     LOG_TIME_MS_FIELD_NUMBER: _builtins.int
+    INTERNAL_ADDRESSES_FIELD_NUMBER: _builtins.int
     lease_ms: _builtins.int
     """Time for which a coordinator's lease is good, ms."""
     majority_age_ms: _builtins.int
@@ -1094,6 +1141,12 @@ class WatchResponse(_message.Message):
     def catalog(self) -> Global___TopicCatalog:
         """The catalog; set in the first message and after each change of it."""
 
+    @_builtins.property
+    def internal_addresses(self) -> _containers.RepeatedCompositeFieldContainer[Global___InternalAddress]:
+        """With `cluster`: the coordinators that answer internal calls on a port of their own, by name. The others answer them
+        where clients connect. Discovery tells nobody.
+        """
+
     def __init__(
         self,
         *,
@@ -1103,10 +1156,11 @@ class WatchResponse(_message.Message):
         majority_age_ms: _builtins.int = ...,
         beat_ms: _builtins.int = ...,
         log_time_ms: _builtins.int = ...,
+        internal_addresses: _abc.Iterable[Global___InternalAddress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "catalog", b"catalog", "cluster", b"cluster", "lease_ms", b"lease_ms", "log_time_ms", b"log_time_ms", "majority_age_ms", b"majority_age_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "catalog", b"catalog", "cluster", b"cluster", "internal_addresses", b"internal_addresses", "lease_ms", b"lease_ms", "log_time_ms", b"log_time_ms", "majority_age_ms", b"majority_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ProcessServiceStub(object):
-    """Served on every port of every role, beside gRPC's health service.
+    """Served by every process beside gRPC's health service, on the port where it answers internal calls.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class ProcessServiceStub(object):
 
 
 class ProcessServiceServicer(object):
-    """Served on every port of every role, beside gRPC's health service.
+    """Served by every process beside gRPC's health service, on the port where it answers internal calls.
     """
 
     def DescribeProcess(self, request, context):
@@ -70,7 +70,7 @@ def add_ProcessServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProcessService(object):
-    """Served on every port of every role, beside gRPC's health service.
+    """Served by every process beside gRPC's health service, on the port where it answers internal calls.
     """
 
     @staticmethod

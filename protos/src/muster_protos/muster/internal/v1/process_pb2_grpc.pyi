@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ProcessServiceStub:
-    """Served on every port of every role, beside gRPC's health service."""
+    """Served by every process beside gRPC's health service, on the port where it answers internal calls."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,14 +38,14 @@ class ProcessServiceStub:
 
 @_typing.type_check_only
 class ProcessServiceAsyncStub(ProcessServiceStub):
-    """Served on every port of every role, beside gRPC's health service."""
+    """Served by every process beside gRPC's health service, on the port where it answers internal calls."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DescribeProcess: _aio.UnaryUnaryMultiCallable[_process_pb2.DescribeProcessRequest, _process_pb2.DescribeProcessResponse]  # type: ignore[assignment]
     """Which software this is, and what its clock shows."""
 
 class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Served on every port of every role, beside gRPC's health service."""
+    """Served by every process beside gRPC's health service, on the port where it answers internal calls."""
 
     @_abc_1.abstractmethod
     def DescribeProcess(
