@@ -1,5 +1,7 @@
 """A stranger asks each owner for every shard, again and again, in the other coordinator's name.
 
+Internal calls are answered where clients connect, as they are for coordinators of the version before.
+
 Must hold: in a steady cluster nobody gives a shard away, and W does not notice.
 """
 
@@ -14,6 +16,8 @@ from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 
+OLD_PLACE = {"MUSTER_COORDINATOR_INTERNAL_ON_PUBLIC": "true"}
+"""Coordinators answer internal calls where clients connect, too."""
 ROUNDS = 8
 PAUSE_S = 0.5
 
@@ -64,4 +68,4 @@ async def ask_for_all(channel: Any, names: Any, host: str, port: int, shard_coun
 
 
 if __name__ == "__main__":
-    stage(attack)
+    stage(attack, settings=OLD_PLACE)

@@ -1,5 +1,7 @@
 """A coordinator is stopped while a stranger asks for all its shards, to be sent its callers.
 
+Internal calls are answered where clients connect, as they are for coordinators of the version before.
+
 Must hold: callers are sent to coordinators of the cluster, nothing of theirs reaches the stranger, and W goes
 on at the next owner.
 """
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from abuse.asked_handoffs import ask_for_all, described
+from abuse.asked_handoffs import OLD_PLACE, ask_for_all, described
 from abuse.caller import connection
 from abuse.lab import Lab, Target
 from kit.programs import Broken, report, run
@@ -41,7 +43,7 @@ class Stranger(grpc.GenericRpcHandler):
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
-        async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
+        async with Lab(Path(folder) / "mine", OLD_PLACE, with_worker=True) as lab:
             target = await Target.at(lab.cluster.servers)
             stranger = Stranger()
             server = grpc.aio.server()

@@ -95,15 +95,23 @@ class Slot:
         folder: for its log.
         settings: its variables.
         previous: the PYTHONPATH of the version before.
+        new: further variables of this version, which the one before does not know.
     """
 
     def __init__(
-        self, name: str, role: str, port: int, folder: Path, settings: Mapping[str, str], previous: str
+        self,
+        name: str,
+        role: str,
+        port: int,
+        folder: Path,
+        settings: Mapping[str, str],
+        previous: str,
+        new: Mapping[str, str],
     ) -> None:
         self.name = name
         self.role = role
         self.address = f"{LOOPBACK}:{port}"
-        self._new = RoleProcess(name, role, port, folder / "new", settings)
+        self._new = RoleProcess(name, role, port, folder / "new", {**settings, **new})
         self._old = RoleProcess(name, role, port, folder / "old", {**settings, "PYTHONPATH": previous})
         self._running: RoleProcess | None = None
 
@@ -156,7 +164,7 @@ class TwoVersions:
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.previous = unpack_previous()
         self.nodes = RedisNodes(folder, 3)
-        ports = iter(free_ports(6))
+        ports = iter(free_ports(8))
         metadata_ports = [next(ports), next(ports)]
         metadata = ",".join(f"{LOOPBACK}:{port}" for port in metadata_ports)
 
@@ -164,7 +172,13 @@ class TwoVersions:
             own |= {"LISTEN": f"{LOOPBACK}:{port}"}
             variables = {f"MUSTER_{role.upper()}_{key}": value for key, value in own.items()}
             name = f"{role}-{number}"
-            return Slot(name, role, port, folder / "logs", {**settings, **variables}, self.previous)
+            # Coordinators of this version have a port for internal calls, of which the others know nothing.
+            new = (
+                {"MUSTER_COORDINATOR_INTERNAL_LISTEN": f"{LOOPBACK}:{next(ports)}"}
+                if role == COORDINATOR
+                else {}
+            )
+            return Slot(name, role, port, folder / "logs", {**settings, **variables}, self.previous, new)
 
         self.metadata = [
             slot(METADATA, number, port, REDIS_URL=self.nodes.url)

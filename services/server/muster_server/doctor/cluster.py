@@ -23,7 +23,11 @@ _NOT_THERE: Mapping[str, str] = {
     "a NetworkPolicy may be in between",
 }
 _OUTDATED = process_pb2.RIGHTS_STATE_OUTDATED
-_NOT_ADMITTED = "MUSTER_INTERNAL_TOKEN_FILE must name a file with a token of the cluster here, too"
+_NOT_ADMITTED = (
+    "MUSTER_INTERNAL_TOKEN_FILE must name a file with a token of the cluster here, too; where it knows its "
+    "processes by certificates, that of MUSTER_TLS_CERT_FILE must have a name that its "
+    "MUSTER_INTERNAL_PEERS lists"
+)
 _NOT_SERVING: Mapping[str, str] = {
     DISCOVERY: "it waits for metadata: make that serve first, and see MUSTER_DISCOVERY_METADATA",
     METADATA: "it waits for a majority of the log's nodes, or for `muster-server init`: its log says which",
@@ -272,5 +276,6 @@ def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
             ", ".join(silent),
             CheckResult.SKIPPED,
             "its time is unknown",
-            "a server of the log needs the right `+time` for the user; a process is too old",
+            "a server of the log needs the right `+time` for the user; a coordinator is asked at its port "
+            "for internal calls, which metadata knows: --metadata",
         )

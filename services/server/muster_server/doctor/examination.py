@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
@@ -48,7 +48,7 @@ async def examine(patient: Patient) -> list[Finding]:
         _surveys(patient.redis),
     )
     view = next(iter(views.values()), None)
-    coordinators = [] if view is None else await _coordinators(asker, view)
+    coordinators = [] if view is None else await _coordinators(asker, view, metadata)
     processes = [*discovery, *metadata, *coordinators]
 
     findings = list(judge.judge_processes(discovery))
@@ -93,24 +93,38 @@ async def _discovery(
     return processes, reached
 
 
-async def _coordinators(asker: Asker, view: discovery_pb2.Cluster) -> list[Process]:
-    """Asks the live coordinators; of the others there is only the state in the view."""
+async def _coordinators(
+    asker: Asker, view: discovery_pb2.Cluster, metadata: Sequence[Process]
+) -> list[Process]:
+    """Asks the live coordinators; of the others there is only the state in the view.
+
+    Only metadata knows where they answer internal calls. Who cannot make these gets the versions of the view.
+    """
     live = [node for node in view.coordinators if node.state == discovery_pb2.COORDINATOR_STATE_LIVE]
-    return await asyncio.gather(
+    serving = next((process.address for process in metadata if process.serving), "")
+    internal = await asker.internal_addresses(serving) if serving else {}
+    processes = await asyncio.gather(
         *(
             asker.process(
-                COORDINATOR, f"{node.node_id} ({node.host}:{node.port})", f"{node.host}:{node.port}"
+                COORDINATOR,
+                f"{node.node_id} ({node.host}:{node.port})",
+                f"{node.host}:{node.port}",
+                internal.get(node.node_id, ""),
             )
             for node in live
         )
     )
+    return [
+        replace(process, version=process.version or node.version)
+        for process, node in zip(processes, live, strict=True)
+    ]
 
 
 async def _faults(
     asker: Asker, coordinators: Sequence[Process]
 ) -> dict[str, peer_pb2.DescribeFaultsResponse]:
     serving = [process for process in coordinators if process.serving]
-    answers = await asyncio.gather(*(asker.faults(process.address) for process in serving))
+    answers = await asyncio.gather(*(asker.faults(process.internal) for process in serving))
     return {
         process.name: faults for process, faults in zip(serving, answers, strict=True) if faults is not None
     }

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -21,8 +21,11 @@ from muster_protos.muster.internal.v1 import (
     process_pb2_grpc,
 )
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.addresses import Address
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.trust import Trust
+
+_NOT_ADMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 ANSWER_S = 3.0
 """Time for each answer."""
@@ -36,6 +39,7 @@ class Process:
         role: `discovery`, `metadata` or `coordinator`.
         name: its address, or the name of a coordinator.
         address: where it was asked.
+        internal: where it answers internal calls.
         problem: why it did not answer; empty: it did.
         admitted: whether it lets this machine make internal calls.
         serving: whether its health is SERVING.
@@ -47,6 +51,7 @@ class Process:
     role: str
     name: str
     address: str
+    internal: str
     problem: str = ""
     admitted: bool = True
     serving: bool = False
@@ -69,33 +74,59 @@ class Asker:
         """Asks the processes of a role at these addresses."""
         return await asyncio.gather(*(self.process(role, address, address) for address in addresses))
 
-    async def process(self, role: str, name: str, address: str) -> Process:
-        """Asks one process for its health, version and clock."""
+    async def process(self, role: str, name: str, address: str, internal: str = "") -> Process:
+        """Asks one process for its health, version and clock.
+
+        Args:
+            role: of the process.
+            name: of the process, for people.
+            address: where its callers connect.
+            internal: where it answers internal calls; empty: at `address`.
+        """
+        about_it = Process(role, name, address, internal or address)
         async with open_channel(address, self._trust) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
             try:
                 answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
             except grpc.aio.AioRpcError as error:
-                return Process(role, name, address, _words(error))
-            serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+                return replace(about_it, problem=_words(error))
+        serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+        async with open_channel(about_it.internal, self._trust) as channel:
             stub: Any = process_pb2_grpc.ProcessServiceStub(channel)
             asked_ns = time.time_ns()
             try:
                 about = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=ANSWER_S)
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                    return Process(role, name, address, _words(error), admitted=False)
-                return Process(role, name, address, serving=serving)  # its version does not know the call
+                if error.code() in _NOT_ADMITTED:
+                    return replace(about_it, problem=_words(error), admitted=False)
+                return replace(
+                    about_it, serving=serving
+                )  # it does not have the call there, or is not reached
             middle_ms = (asked_ns + time.time_ns()) // 2_000_000
-            return Process(
-                role,
-                name,
-                address,
+            return replace(
+                about_it,
                 serving=serving,
                 version=about.version,
                 clock_ahead_ms=int(about.wall_clock_ms) - middle_ms,
                 rights=about.rights,
             )
+
+    async def internal_addresses(self, metadata: str) -> dict[str, str]:
+        """Asks a metadata instance where coordinators answer internal calls, by their names.
+
+        Those that do where clients connect are not in it; nor is any if it does not answer.
+        """
+        async with open_channel(metadata, self._trust) as channel:
+            stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
+            try:
+                answer = await stub.ListFeatures(metadata_pb2.ListFeaturesRequest(), timeout=ANSWER_S)
+            except grpc.aio.AioRpcError:
+                return {}
+        return {
+            server.name: str(Address(server.internal_host, server.internal_port))
+            for server in answer.servers
+            if server.internal_port
+        }
 
     async def faults(self, coordinator: str) -> peer_pb2.DescribeFaultsResponse | None:
         """Asks a coordinator what failed in it; None: it does not answer."""
