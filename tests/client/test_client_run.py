@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_answer
 from kit.waiting import until, until_equal
 from muster import TopicPartition, _backoff
+from muster._cluster import discovery as _discovery
 from muster._work.runner import WorkRunner
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
@@ -509,9 +511,31 @@ async def test_a_worker_waits_for_a_cluster_and_says_what_happens(
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert said == [
         f"group 'g': its coordinator is 127.0.0.1:{late.coordinators[0].port}",
+        "group 'g': joined as m-1, generation 1",
         "group 'g': m-1 has t 0-2 in generation 1",
         "group 'g': m-1 has left: the program stopped",
     ]
+
+
+async def test_a_server_that_hangs_is_named_after_two_seconds_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that takes the connection and says nothing: an attempt alone lasts longer than that."""
+    monkeypatch.setattr(_backoff, "WORTH_A_LINE_MS", 50)
+    monkeypatch.setattr(_discovery, "ATTEMPT_TIMEOUT_MS", 600_000)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        address = f"127.0.0.1:{hung.getsockname()[1]}"
+        async with muster.Cluster(address) as connection:
+            asking = asyncio.create_task(connection.topics())
+            finding = asyncio.create_task(connection.link("g").locate())
+            try:
+                lines = f"none of the servers {address} answers (it has", "'g' yet (discovery has not"
+                await until(lambda: all(line in caplog.text for line in lines), "both say so")
+                await until(lambda: caplog.text.count("none of the servers") >= 3, "it is said now and then")
+            finally:
+                for task in (asking, finding):
+                    task.cancel()
+                await asyncio.wait((asking, finding))
 
 
 STUBBORN = """

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from muster._clock import boot_ms
 
@@ -58,3 +60,29 @@ class Waiting:
             return False
         self._next_ms *= 3
         return True
+
+    @contextmanager
+    def saying(self, say: Callable[[], None]) -> Iterator[None]:
+        """Calls `say` whenever it is worth a line while the enclosed code waits, whatever that waits for.
+
+        A server that hangs lets one attempt last for seconds: looking at the clock after each is not enough.
+        """
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+
+        def ring() -> None:
+            if self.is_worth_a_line:
+                say()
+            arm(1)
+
+        def arm(least_ms: int) -> None:
+            nonlocal timer
+            left_ms = self._began_ms + self._next_ms - boot_ms()
+            timer = loop.call_later(max(left_ms, least_ms) / 1_000, ring)
+
+        arm(WORTH_A_LINE_MS)  # a wait that began in an earlier attempt does not begin with a line
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()

@@ -40,7 +40,7 @@ def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]])
 
 async def ensure_topic(cluster: Cluster, topic: str, partitions: int | Sequence[str] | None) -> Topic:
     """Returns the topic, created or grown; waits for a server, and for a topic of which nothing is given."""
-    backoff, waiting = Backoff(), Waiting()
+    backoff, waiting, unanswered = Backoff(), Waiting(), Waiting()
     while True:
         try:
             if partitions is not None:
@@ -48,7 +48,8 @@ async def ensure_topic(cluster: Cluster, topic: str, partitions: int | Sequence[
             if found := await cluster.topics([topic]):
                 return found[0]
         except ClusterUnavailable as error:
-            log.warning("%s; still trying", error)
+            if unanswered.is_worth_a_line:
+                log.warning("%s; still trying", error)
             continue
         if not backoff.attempts or waiting.is_worth_a_line:
             log.warning(

@@ -28,7 +28,7 @@ IN_MEMORY_ONLY = {
     "line",
     "ends",
 }
-"""Attributes that no record sets: timers, parked calls, streams, and what is derived on the way."""
+"""Attributes that no record sets: timers, parked calls, streams, reports, and what is derived on the way."""
 
 PLAIN = (str, bytes, int, NoneType, frozenset, set, Position, GroupState)
 

@@ -100,6 +100,7 @@ class DiscoveryClient:
         self._channels = channels
         self._first = 0
         self._lookups: _Lookups = {}
+        self._waiting: Waiting | None = None
         self._finding: set[asyncio.Task[None]] = set()
 
     async def find(self, group_id: str, seen_epoch: int) -> FoundCoordinator:
@@ -176,6 +177,7 @@ class DiscoveryClient:
                 trouble = f"{self.servers[index]}: {await self._explained(self.servers[index], error)}"
                 continue
             self._first = index
+            self._waiting = None
             if not isinstance(response, response_type):
                 raise TypeError(f"{method} gave {type(response).__name__}")
             if getattr(response, "view_age_ms", 0) > OLD_VIEW_MS:
@@ -205,18 +207,21 @@ class DiscoveryClient:
         """
         ends_at_ms = boot_ms() + timeout_ms
         backoff = Backoff()
-        waiting = Waiting()
-        while True:
-            try:
-                return await self.ask_once(method, request, response_type)
-            except ConnectionLost as error:
-                if waiting.is_worth_a_line:
-                    log.warning(
-                        "none of the servers %s answers (%s); trying again", ", ".join(self.servers), error
-                    )
-                if boot_ms() >= ends_at_ms:
-                    raise self.unavailable(f"{timeout_ms / 1_000:g} s", str(error)) from error
-            await backoff.pause(connection_broken=True)
+        trouble = "it has not answered yet"
+        self._waiting = self._waiting or Waiting()
+
+        def say() -> None:
+            log.warning("none of the servers %s answers (%s); trying again", ", ".join(self.servers), trouble)
+
+        with self._waiting.saying(say):
+            while True:
+                try:
+                    return await self.ask_once(method, request, response_type)
+                except ConnectionLost as error:
+                    trouble = str(error)
+                    if boot_ms() >= ends_at_ms:
+                        raise self.unavailable(f"{timeout_ms / 1_000:g} s", trouble) from error
+                await backoff.pause(connection_broken=True)
 
     def unavailable(self, how_long: str, trouble: str) -> ClusterUnavailable:
         """The error for a cluster that did not answer."""

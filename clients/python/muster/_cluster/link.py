@@ -134,16 +134,18 @@ class GroupLink:
         async with self._locating:
             # A lookup is cheap, and a fail-over takes moments: it is asked often at first.
             backoff = Backoff(steady=STEADY_LOOKUPS)
-            waiting = Waiting()
-            while self.address is None:
-                trouble, broken = await self._look_up()
-                self.trouble = trouble or self.trouble
-                if trouble == "":
-                    continue
-                if waiting.is_worth_a_line:
-                    log.warning("no coordinator for group %r yet (%s); trying again", self.group_id, trouble)
-                await backoff.pause(connection_broken=broken)
-            return self.address
+            trouble = "discovery has not answered yet"
+
+            def say() -> None:
+                log.warning("no coordinator for group %r yet (%s); trying again", self.group_id, trouble)
+
+            with Waiting().saying(say):
+                while self.address is None:
+                    trouble, broken = await self._look_up()
+                    self.trouble = trouble or self.trouble
+                    if trouble:
+                        await backoff.pause(connection_broken=broken)
+                return self.address
 
     async def ask(self) -> None:
         """Asks discovery once where the coordinator is, and goes there if that is a later owner."""

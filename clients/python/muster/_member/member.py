@@ -30,6 +30,7 @@ from muster._errors import (
     group_error,
 )
 from muster._member.callbacks import Callbacks, PartitionsCallback
+from muster._member.chronicle import Chronicle
 from muster._member.commits import Committer, check_position
 from muster._member.joiner import NOTHING, Had, Joiner
 from muster._member.leader import Leader
@@ -115,6 +116,7 @@ class Member:
             group_instance_id=self.config.group_instance_id,
             request_timeout_ms=self.config.request_timeout_ms,
         )
+        self._chronicle = Chronicle(self.group_id, self.config, self._standing)
         self._reporter = Reporter(
             self._link,
             self._standing,
@@ -349,6 +351,7 @@ class Member:
         standing.state = MemberState.REBALANCING
         while True:
             joined = await self._joiner.join(reason)
+            self._chronicle.joined()
             owned = await self._joiner.sync(joined)
             if owned is not None:
                 break
@@ -358,14 +361,7 @@ class Member:
                 self._joiner.had = NOTHING
                 await self._lose()
             await self._change_seat(order)
-        log.info(
-            "group %r: %s has %s in generation %d%s",
-            self.group_id,
-            standing.seat.member_id,
-            in_words(owned),
-            standing.seat.generation,
-            self._because(),
-        )
+        self._chronicle.assigned(owned)
         self.metrics.rebalanced(standing.cause.kind if standing.cause else 0)
         kept = await self._ownership.release_all_but(owned)
         standing.owned = dict(owned)
@@ -374,19 +370,6 @@ class Member:
             await self._ownership.assign(tuple(partition for partition in owned if partition not in kept))
         if released := self._joiner.to_release(owned):
             self.rejoin(f"it has released {in_words(released)}")
-
-    def _because(self) -> str:
-        """Why the group last rebalanced, as the end of a sentence; empty: the coordinator did not say."""
-        cause = self._standing.cause
-        return f"; it rebalanced because: {harmless(cause.sentence or cause.reason)}" if cause else ""
-
-    def _why_over(self) -> str:
-        """Why the life is over, as a part of a sentence."""
-        life = self._standing.life
-        if life.blocked_too_long:
-            limit_ms = self.config.block_limit_ms
-            return f"the event loop was blocked for longer than {limit_ms} ms (loop_block_limit_ms)"
-        return f"nothing heard from a coordinator for {life.span_ms} ms"
 
     async def _stay(self) -> Order:
         """Keeps the assignment until there is an order."""
@@ -397,10 +380,10 @@ class Member:
             if standing.order is not None:
                 return self._next_order()
             if standing.holding and not standing.alive:
-                log.warning("group %r: %s; partitions are lost", self.group_id, self._why_over())
+                self._chronicle.life_is_over()
                 await self._lose()
             elif not standing.holding and standing.alive:
-                log.info("group %r: the coordinator knows the member; partitions are its own", self.group_id)
+                self._chronicle.life_goes_on()
                 await self._ownership.assign(tuple(standing.owned))
             else:
                 await self._waits.news(None)
@@ -411,17 +394,7 @@ class Member:
         standing.state = MemberState.REBALANCING
         had = Had(tuple(standing.owned), standing.seat.generation, self._joiner.keeps and standing.holds)
         lost = order.loses or (standing.holding and not standing.alive)
-        why = harmless(order.why)
-        if lost and standing.life.blocked_too_long:
-            why = f"{self._why_over()}; {why}"
-        log.log(
-            logging.WARNING if lost and standing.holding and had.partitions else logging.INFO,
-            "group %r: %s %s; joining again: %s",
-            self.group_id,
-            "lost" if lost else "keeping" if had.keeps else "giving up",
-            in_words(had.partitions),
-            why,
-        )
+        self._chronicle.joins_again(had.partitions, keeps=had.keeps, lost=lost, why=order.why)
         if order.loses:
             await self._lose()
         elif not had.keeps and not await self._ownership.revoke():
