@@ -1,8 +1,10 @@
 """Walks a model, breadth first."""
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -94,6 +96,25 @@ def explore(
         goals: what must stay possible as well.
         circles: what must not go on for ever.
     """
+    with _without_collector():
+        return _explored(model, limit_s, goals, circles)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A walk keeps nearly all that it makes, and makes no circles: garbage would be looked for in vain."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _explored(
+    model: Walkable[AnyState], limit_s: float, goals: Sequence[Goal[AnyState]], circles: Sequence[Circle]
+) -> Walk:
     began = time.monotonic()
     states = [model.canonical(model.initial())]
     numbers = {states[0]: 0}
