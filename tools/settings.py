@@ -32,6 +32,8 @@ FOOT = """## Around the services
 |---|---|---|
 | `MUSTER_SERVERS` | the Python client, `muster` | addresses of discovery; `localhost:7400` by default |
 | `MUSTER_TLS_…_FILE` | also the Python client, `muster` | certificates, PEM; plain text without any |
+| `MUSTER_TOKEN_FILE` | the Python client, `muster` | file of a token that says who they are |
+| `MUSTER_TOKEN_PLAIN_TEXT` | the Python client, `muster` | whether it may be sent without TLS; `false` |
 | `MUSTER_HOST` | `docker-compose.yml` | what workers outside of Docker reach the coordinators at |
 | `MUSTER_VERSION` | `docker-compose.yml` | tag of the images |
 | `MUSTER_OTLP` | `docker-compose.yml` | collector of traces; none by default ([metrics.md](metrics.md)) |

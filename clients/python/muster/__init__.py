@@ -53,6 +53,7 @@ if typing.TYPE_CHECKING:
     from muster._parking import Parked
     from muster._run import arun, run
     from muster._session.tls import TlsFiles
+    from muster._session.token import TokenFile
     from muster._standing import MemberState
     from muster._values import Committed, Owner, Progress, Topic, TopicPartition
     from muster._work.partition import BlockingPartition, Partition
@@ -87,6 +88,7 @@ __all__ = [
     "SettingsError",
     "Term",
     "TlsFiles",
+    "TokenFile",
     "Topic",
     "TopicError",
     "TopicPartition",
@@ -129,6 +131,7 @@ _MODULES = {
     "_parking": ("Parked",),
     "_run": ("arun", "run"),
     "_session.tls": ("TlsFiles",),
+    "_session.token": ("TokenFile",),
     "_standing": ("MemberState",),
     "_cluster.owners": ("owner_of",),
     "_values": ("Committed", "Owner", "Progress", "Topic", "TopicPartition"),

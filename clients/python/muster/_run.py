@@ -1,6 +1,7 @@
 """`run` and `arun`: a function, a group and a topic is all they need."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Unpack
@@ -13,6 +14,7 @@ from muster._config import check_group_id, check_name, check_partitions_or_names
 from muster._errors import SettingsError
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
+from muster._session.token import TokenFile
 from muster._until_signal import ensure_topic, first, run_until_signal
 from muster._values import TopicPartition
 from muster._work.marks import Marks
@@ -32,6 +34,7 @@ def run(
     partitions: int | Sequence[str] | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
+    token_file: str | os.PathLike[str] | TokenFile | None = None,
     **settings: Unpack[WorkSettings],
 ) -> None:
     """Works on a share of a topic's partitions until SIGINT or SIGTERM.
@@ -57,6 +60,7 @@ def run(
             catalog says; while it has no such topic this waits, and logs why.
         servers: see `Cluster`.
         credentials: see `Cluster`.
+        token_file: see `Cluster`.
         settings: see `WorkPolicy` and `MemberConfig`; `assignors` is `["cooperative-sticky", "range"]` unless
             it is given.
 
@@ -66,7 +70,7 @@ def run(
         SystemExit: the work raised it. Everything was stopped before.
         TopicError: the topic cannot have so many partitions.
         GroupError: the group refuses the member.
-        SettingsError: a setting is outside its limits, or a certificate file cannot be read.
+        SettingsError: a setting is outside its limits, or a certificate or token file cannot be read.
         KeyboardInterrupt: a second signal came before everything had ended.
     """
 
@@ -78,6 +82,7 @@ def run(
             partitions=partitions,
             servers=servers,
             credentials=credentials,
+            token_file=token_file,
             stop=stop,
             **settings,
         )
@@ -93,6 +98,7 @@ async def arun(
     partitions: int | Sequence[str] | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
+    token_file: str | os.PathLike[str] | TokenFile | None = None,
     stop: asyncio.Event | None = None,
     **settings: Unpack[WorkSettings],
 ) -> None:
@@ -117,7 +123,7 @@ async def arun(
         runner.end(owned)
 
     watch = BlockNaming(policy.loop_block_warn_ms).watching() if policy.loop_block_warn_ms else nullcontext()
-    async with Cluster(servers, credentials=credentials) as cluster:
+    async with Cluster(servers, credentials=credentials, token_file=token_file) as cluster:
         member = Member(
             cluster,
             group_id=group,

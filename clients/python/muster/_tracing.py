@@ -24,10 +24,10 @@ def traceparent() -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def metadata() -> tuple[tuple[str, str], ...] | None:
-    """The current span's context as metadata of a unary call; None if there is no span."""
+def metadata() -> tuple[tuple[str, str], ...]:
+    """The current span's context as metadata of a unary call; empty if there is no span."""
     text = traceparent()
-    return ((TRACEPARENT, text),) if text else None
+    return ((TRACEPARENT, text),) if text else ()
 
 
 @contextmanager

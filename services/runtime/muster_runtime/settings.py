@@ -18,8 +18,10 @@ from muster_runtime.errors import StartupError
 PREFIX = "MUSTER_"
 """What every variable of Muster begins with."""
 
-TOOL_VARIABLES = frozenset({"MUSTER_DEV_PORTS", "MUSTER_PYTHON", "MUSTER_SERVERS"})
-"""Variables that scripts around the services read; they are known, and mean nothing to a service."""
+TOOL_VARIABLES = frozenset(
+    {"MUSTER_DEV_PORTS", "MUSTER_PYTHON", "MUSTER_SERVERS", "MUSTER_TOKEN_FILE", "MUSTER_TOKEN_PLAIN_TEXT"}
+)
+"""Variables that clients and scripts read; they are known, and mean nothing to a service."""
 
 _SECRET_FILE_MAX_BYTES = 65_536
 _SERVICE_LINK_NAME = re.compile(

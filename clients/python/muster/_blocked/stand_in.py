@@ -180,7 +180,9 @@ class StandIn:
             sent_ms = boot_ms()
             ward.called(sent_ms)
             stub = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
-            call: Any = stub.Heartbeat.future(ward.request, timeout=ward.timeout_ms / 1_000)
+            call: Any = stub.Heartbeat.future(
+                ward.request, timeout=ward.timeout_ms / 1_000, metadata=self._pool.proof()
+            )
         call.add_done_callback(partial(_take, ward, sent_ms))
 
     def _channel(self, address: str | None) -> grpc.Channel | None:

@@ -1,6 +1,7 @@
 """A connection to a cluster: topics, groups, and what members share."""
 
 import asyncio
+import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,6 +34,7 @@ from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool, Connect
 from muster._session.sessions import SessionTransport
 from muster._session.tls import TlsFiles
+from muster._session.token import TokenFile
 from muster._session.transport import (
     ConnectionLost,
     GroupRequest,
@@ -62,9 +64,14 @@ class Cluster(TopicCalls):
             plain text without any of them.
         connect: makes the gRPC channel to an address, e.g. with options or interceptors of your own;
             `credentials` are then not used. The channel must not retry calls.
+        token_file: the file of a token that says who this client is, or a `TokenFile`; it may be renewed
+            meanwhile. It is sent over TLS only, unless `TokenFile(path, plain_text=True)` or
+            MUSTER_TOKEN_PLAIN_TEXT=true allows it without. None: the file that MUSTER_TOKEN_FILE names,
+            except with `connect`, which has to show a token by itself.
 
     Raises:
-        SettingsError: an address or a certificate file cannot be read.
+        SettingsError: an address, a certificate file or the token file cannot be read, or the token would be
+            sent over plain text.
         MusterError: this process was forked from one that was connected. Fork before you connect, or spawn.
     """
 
@@ -75,6 +82,7 @@ class Cluster(TopicCalls):
         timeout_ms: int = 30_000,
         credentials: grpc.ChannelCredentials | TlsFiles | None = None,
         connect: Connect | None = None,
+        token_file: str | os.PathLike[str] | TokenFile | None = None,
     ) -> None:
         self.servers: tuple[str, ...] = parse_servers(servers)
         check_between("timeout_ms", timeout_ms, 1, LONGEST_TIMEOUT_MS)
@@ -86,9 +94,12 @@ class Cluster(TopicCalls):
         if connect is not None and not callable(connect):
             raise SettingsError("connect", f"must be a function that gets an address, not {connect!r}")
         self.alarms: Alarms = Alarms()
+        if connect is not None and token_file is not None:
+            raise SettingsError("token_file", "is not used with `connect`, which shows a token by itself")
         if credentials is None and connect is None:
             credentials = TlsFiles.from_environment()
-        self._channels = ChannelPool(credentials, connect=connect)
+        token = TokenFile.of(token_file) if connect is None else None
+        self._channels = ChannelPool(credentials, connect=connect, token=token)
         self.stand_in: StandIn = StandIn(self._channels)
         super().__init__(DiscoveryClient(self.servers, self._channels), timeout_ms)
         self._unary = UnaryTransport(self._channels)

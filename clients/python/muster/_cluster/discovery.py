@@ -16,8 +16,7 @@ from muster._config import check_texts
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
 from muster._session.channels import ChannelPool
 from muster._session.tls import speaks_tls
-from muster._session.transport import ConnectionLost, Overloaded, raise_status
-from muster._tracing import metadata
+from muster._session.transport import ConnectionLost, Overloaded, prove_and_call
 
 log = logging.getLogger("muster")
 
@@ -28,6 +27,7 @@ ATTEMPT_TIMEOUT_MS = 5_000
 OLD_VIEW_MS = 5_000
 """A server whose view is older than this is asked after the others from then on."""
 _HUNG_UP = "Socket closed"
+_UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED.name
 MOST_LOOKUPS = 1_000
 """Limit of groups in one FindCoordinator."""
 
@@ -235,16 +235,12 @@ class DiscoveryClient:
             stub = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
             call: Any = getattr(stub, method)
             try:
-                answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000, metadata=metadata())
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    text = (
-                        f"{address} does not know {method}: it is a coordinator or metadata, or of an older "
-                        f"version; name the addresses of discovery with `servers` or MUSTER_SERVERS"
-                    )
-                    raise RequestRefused(error.code().name, text) from error
-                raise_status(error, method)
-                raise
-            except grpc.aio.UsageError as error:
-                raise ConnectionLost(str(error)) from error
-        return answer
+                return await prove_and_call(self._channels, call, request, ATTEMPT_TIMEOUT_MS, method)
+            except RequestRefused as error:
+                if error.status != _UNIMPLEMENTED:
+                    raise
+                text = (
+                    f"{address} does not know {method}: it is a coordinator or metadata, or of an older "
+                    f"version; name the addresses of discovery with `servers` or MUSTER_SERVERS"
+                )
+                raise RequestRefused(error.status, text) from error

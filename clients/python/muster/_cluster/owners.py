@@ -1,6 +1,7 @@
 """Who owns a partition, asked by its name or number."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 import grpc
@@ -8,6 +9,7 @@ import grpc
 from muster._cluster.cluster import Cluster
 from muster._errors import MusterError
 from muster._session.tls import TlsFiles
+from muster._session.token import TokenFile
 from muster._values import Owner
 
 
@@ -18,6 +20,7 @@ def owner_of(
     group: str,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
+    token_file: str | os.PathLike[str] | TokenFile | None = None,
 ) -> Owner | None:
     """Who owns a partition in a group; `Cluster.owner_of` for programs without an event loop.
 
@@ -27,6 +30,7 @@ def owner_of(
         group: the group whose members are asked for.
         servers: see `Cluster`.
         credentials: see `Cluster`.
+        token_file: see `Cluster`.
 
     Raises:
         MusterError: an event loop runs in this thread.
@@ -39,7 +43,7 @@ def owner_of(
         )
 
     async def ask() -> Owner | None:
-        async with Cluster(servers, credentials=credentials) as cluster:
+        async with Cluster(servers, credentials=credentials, token_file=token_file) as cluster:
             return await cluster.owner_of(group, topic, key)
 
     return asyncio.run(ask())

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias, Unpack, cast, overload
@@ -16,6 +17,7 @@ from muster._lead.candidacy import Candidacy, LeadSettings, check_leadership
 from muster._lead.leadership import Leadership
 from muster._lead.term import BlockingTerm, Term
 from muster._session.tls import TlsFiles
+from muster._session.token import TokenFile
 from muster._until_signal import first, run_until_signal
 from muster._work.attempt import Attempt
 from muster._work.policy import DRAIN_TIMEOUT_MS, LONGEST_MS, LOOP_BLOCK_WARN_MS, check_work
@@ -34,6 +36,7 @@ def lead(
     cluster: Cluster | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
+    token_file: str | os.PathLike[str] | TokenFile | None = None,
     **settings: Unpack[LeadSettings],
 ) -> Leadership: ...
 
@@ -46,6 +49,7 @@ def lead(
     name: str,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
+    token_file: str | os.PathLike[str] | TokenFile | None = None,
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS,
     **settings: Unpack[LeadSettings],
 ) -> None: ...
@@ -68,9 +72,9 @@ def lead(what: str | LeadWork, /, *, name: str | None = None, **settings: Any) -
     Args:
         what: the name, or the function.
         name: of the leadership, at most 250 bytes, with a function.
-        settings: `cluster` (with a name only): a connection to use, else there is one of its own; `servers`
-            and `credentials`: see `Cluster`; `drain_timeout_ms` (with a function only): how long the work may
-            take to end when it is lost or the program stops; and `LeadSettings`.
+        settings: `cluster` (with a name only): a connection to use, else there is one of its own; `servers`,
+            `credentials` and `token_file`: see `Cluster`; `drain_timeout_ms` (with a function only): how long
+            the work may take to end when it is lost or the program stops; and `LeadSettings`.
 
     Raises:
         LeadershipLost: see above; of a function only if it did not end within `drain_timeout_ms` after that.
@@ -82,7 +86,7 @@ def lead(what: str | LeadWork, /, *, name: str | None = None, **settings: Any) -
     if isinstance(what, str):
         if name is not None:
             raise SettingsError("name", f"is given twice: {what!r} and {name!r}")
-        own = {key: settings.pop(key, None) for key in ("cluster", "servers", "credentials")}
+        own = {key: settings.pop(key, None) for key in ("cluster", "servers", "credentials", "token_file")}
         return Leadership(what, **own, settings=cast(LeadSettings, settings))
     if name is None:
         raise SettingsError("name", "is missing: muster.lead(work, name=...)")
@@ -98,6 +102,7 @@ async def alead(
     cluster: Cluster | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
+    token_file: str | os.PathLike[str] | TokenFile | None = None,
     stop: asyncio.Event | None = None,
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS,
     **settings: Unpack[LeadSettings],
@@ -107,7 +112,11 @@ async def alead(
     check_leadership(name)
     check_between("drain_timeout_ms", drain_timeout_ms, 0, LONGEST_MS)
     stopping = stop or asyncio.Event()
-    connected = Cluster(servers, credentials=credentials) if cluster is None else nullcontext(cluster)
+    connected = (
+        Cluster(servers, credentials=credentials, token_file=token_file)
+        if cluster is None
+        else nullcontext(cluster)
+    )
     async with connected as connection:
         candidacy = Candidacy(connection, name, **settings)
         why = "the program stopped"

@@ -1,6 +1,7 @@
 """`async with muster.lead(name)`: a block that runs while this process leads."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -12,6 +13,7 @@ from muster._errors import LeadershipLost, MemberClosed
 from muster._lead.candidacy import Candidacy, LeadSettings, check_leadership, check_settings
 from muster._lead.term import Term
 from muster._session.tls import TlsFiles
+from muster._session.token import TokenFile
 
 
 class Leadership:
@@ -25,6 +27,7 @@ class Leadership:
         cluster: a connection to use; None: one of its own.
         servers: see `Cluster`.
         credentials: see `Cluster`.
+        token_file: see `Cluster`.
         settings: see `LeadSettings`.
     """
 
@@ -35,12 +38,14 @@ class Leadership:
         cluster: Cluster | None,
         servers: str | Sequence[str] | None,
         credentials: grpc.ChannelCredentials | TlsFiles | None,
+        token_file: str | os.PathLike[str] | TokenFile | None,
         settings: LeadSettings,
     ) -> None:
         self.name: str = check_leadership(name)
         self._cluster = cluster
         self._servers = servers
         self._credentials = credentials
+        self._token_file = token_file
         self._settings = settings
         check_settings(settings)
         self._stack = AsyncExitStack()
@@ -63,7 +68,7 @@ class Leadership:
         async with self._stack as stack:
             cluster = self._cluster
             if cluster is None:
-                cluster = Cluster(self._servers, credentials=self._credentials)
+                cluster = Cluster(self._servers, credentials=self._credentials, token_file=self._token_file)
                 await stack.enter_async_context(cluster)
             candidacy = self._candidacy = Candidacy(cluster, self.name, **self._settings)
             stack.push_async_callback(candidacy.close, "the program no longer wants to lead")

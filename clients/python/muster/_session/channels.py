@@ -9,9 +9,10 @@ from typing import TypeAlias
 import grpc
 import grpc.aio
 
-from muster._errors import MusterError
+from muster._errors import MusterError, RequestRefused, SettingsError
 from muster._session.forks import forked_from_connected, note_closed, note_connected
 from muster._session.tls import RenewedCredentials, TlsFiles
+from muster._session.token import FILE_VARIABLE, PLAIN_VARIABLE, RenewedToken, TokenFile
 
 IDLE_MS = 60_000
 """A channel without a call is closed after this time."""
@@ -51,6 +52,8 @@ Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 
 _in_process: Connect | None = None
 
+_SCHEME = "Bearer "
+
 
 @contextmanager
 def in_process(connect: Connect) -> Iterator[None]:
@@ -69,10 +72,11 @@ class ChannelPool:
     Args:
         credentials: TLS credentials, or the files to make them of; None: plain text.
         connect: makes the channels instead.
+        token: the file of the token that calls show; None: they show none.
         idle_ms: a channel without a call is closed after this time.
 
     Raises:
-        SettingsError: a file cannot be read.
+        SettingsError: a file cannot be read, or the token would be sent over plain text.
         MusterError: this process was forked from one that was connected.
     """
 
@@ -81,6 +85,7 @@ class ChannelPool:
         credentials: grpc.ChannelCredentials | TlsFiles | None = None,
         *,
         connect: Connect | None = None,
+        token: TokenFile | None = None,
         idle_ms: int = IDLE_MS,
     ) -> None:
         if forked_from_connected():
@@ -91,6 +96,14 @@ class ChannelPool:
         self._renewed = RenewedCredentials(credentials) if isinstance(credentials, TlsFiles) else None
         self._credentials = None if isinstance(credentials, TlsFiles) else credentials
         self._connect = connect
+        if token is not None and self.plain and not token.plain_text:
+            raise SettingsError(
+                "token_file",
+                "the token would be sent over plain text, where whoever listens reads it: name the "
+                "certificates that servers are checked against (MUSTER_TLS_CA_FILE), or allow it "
+                f"({PLAIN_VARIABLE}=true)",
+            )
+        self._token = None if token is None else RenewedToken(token)
         self._idle_ms = idle_ms
         self._entries: dict[str, _Pooled] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -127,6 +140,27 @@ class ChannelPool:
                 entry.idle = loop.call_later(self._idle_ms / 1_000, self._drop, address, entry)
             elif entry.users == 0 and entry.given_up:
                 self._close_soon(entry)
+
+    def proof(self) -> tuple[tuple[str, str], ...]:
+        """What a call shows about who makes it, as metadata; empty: nothing. From any thread."""
+        return () if self._token is None else (("authorization", f"{_SCHEME}{self._token.current()}"),)
+
+    def proved(self) -> None:
+        """A server has taken the proof."""
+        if self._token is not None:
+            self._token.works()
+
+    def refused(self, proof: tuple[tuple[str, str], ...], what: str, details: str) -> RequestRefused | None:
+        """The error after a server did not take a proof; None: to be tried again, with the one of then."""
+        if self._token is None:
+            hint = f"name a token with token_file or {FILE_VARIABLE}, or a client certificate"
+            return RequestRefused("UNAUTHENTICATED", f"{what} was refused: {details}; {hint}")
+        sent = dict(proof).get("authorization", "").removeprefix(_SCHEME)
+        if self._token.outlives(sent, details):
+            return None
+        return RequestRefused(
+            "UNAUTHENTICATED", f"{what} was refused: {details} (token_file, {FILE_VARIABLE})"
+        )
 
     def open_blocking(self, address: str) -> grpc.Channel | None:
         """A channel of its own for a thread, which closes it; None: only the user can make channels."""

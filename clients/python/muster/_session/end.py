@@ -1,7 +1,9 @@
 """How a session stream ends, and what that means for its members and calls."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 import grpc
 from muster_protos.muster.v1 import session_pb2
@@ -27,6 +29,7 @@ class How(Enum):
     DENIED = "the server does not allow it"
 
 
+Sort: TypeAlias = Callable[[grpc.StatusCode, str, str], Exception]
 _STATUS = {
     grpc.StatusCode.OK: How.BROKEN,
     grpc.StatusCode.UNIMPLEMENTED: How.UNSUPPORTED,
@@ -57,16 +60,19 @@ def closed() -> StreamEnd:
     return StreamEnd(How.IDLE, ConnectionLost("the connection was closed"))
 
 
-def by_status(status: grpc.StatusCode, details: str, *, established: bool) -> StreamEnd:
+def by_status(
+    status: grpc.StatusCode, details: str, *, established: bool, sort: Sort = sort_status
+) -> StreamEnd:
     """The end of a stream that the server or the network ended.
 
     Args:
         status: gRPC status of the stream.
         details: explanation of the status.
         established: whether the server had answered on the stream.
+        sort: gives the exception for a status.
     """
     error = ConnectionLost(details or "the stream ended")
-    sorted_out = error if status is grpc.StatusCode.OK else sort_status(status, details, "the session")
+    sorted_out = error if status is grpc.StatusCode.OK else sort(status, details, "the session")
     if status in _STATUS:
         how = _STATUS[status]
     elif isinstance(sorted_out, ConnectionLost):

@@ -5,6 +5,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
 from muster._session.frames import messages
 from muster._session.session_members import DEFAULT_BEAT_MS, Key, SessionMember, SessionMembers
-from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse
+from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, sort_call
 
 log = logging.getLogger("muster")
 
@@ -73,6 +74,7 @@ class Session:
         self._promised_ms = self._beating_ms = DEFAULT_BEAT_MS
         self._opening: session_pb2.ClientFrame | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._proof: tuple[tuple[str, str], ...] = ()
         self._news = asyncio.Event()
         self._silent: asyncio.Future[None] | None = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"muster-session-{address}")
@@ -178,7 +180,8 @@ class Session:
         loop = asyncio.get_running_loop()
         async with self._channels.use(self.address) as channel:
             try:
-                stream = session_pb2_grpc.GroupSessionServiceStub(channel).Session()
+                self._proof = self._channels.proof()
+                stream = session_pb2_grpc.GroupSessionServiceStub(channel).Session(metadata=self._proof)
             except grpc.aio.UsageError as error:
                 return StreamEnd(How.UNREACHED, ConnectionLost(str(error)))
             self._begin()
@@ -281,7 +284,9 @@ class Session:
                 message = await stream.read()
                 if message is grpc.aio.EOF:
                     return self._ended_with(await stream.code(), await stream.details() or "")
-                self.established = True
+                if not self.established:
+                    self.established = True
+                    self._channels.proved()
                 for frame in message.frames:
                     kind = frame.WhichOneof("kind")
                     if kind == "goodbye":
@@ -294,7 +299,8 @@ class Session:
     def _ended_with(self, status: grpc.StatusCode, details: str) -> StreamEnd:
         if not self.open:
             return closed()
-        return by_status(status, details, established=self.established)
+        sort = partial(sort_call, self._channels, self._proof)
+        return by_status(status, details, established=self.established, sort=sort)
 
     def _beat_ack(self, ack: session_pb2.BeatAck) -> None:
         sent_ms = 0

@@ -178,9 +178,38 @@ _METHODS = {
 }
 
 
-def raise_status(error: grpc.aio.AioRpcError, what: str) -> None:
-    """Raises `ConnectionLost`, `Overloaded` or `RequestRefused` for a failed call."""
-    raise sort_status(error.code(), error.details() or "", what) from error
+async def prove_and_call(
+    channels: ChannelPool, call: Any, request: Any, timeout_ms: int, what: str
+) -> object:
+    """Makes a unary call that shows who makes it.
+
+    Raises:
+        ConnectionLost: no answer came.
+        Overloaded: the server asks to come back later.
+        RequestRefused: the request is wrong or not allowed.
+    """
+    proof = channels.proof()
+    try:
+        answer: object = await call(request, timeout=timeout_ms / 1_000, metadata=(*metadata(), *proof))
+    except grpc.aio.AioRpcError as error:
+        raise sort_call(channels, proof, error.code(), error.details() or "", what) from error
+    except grpc.aio.UsageError as error:
+        raise ConnectionLost(str(error)) from error
+    channels.proved()
+    return answer
+
+
+def sort_call(
+    channels: ChannelPool,
+    proof: tuple[tuple[str, str], ...],
+    status: grpc.StatusCode,
+    details: str,
+    what: str,
+) -> Exception:
+    """`sort_status` for a call or stream that showed a proof: another one may come yet."""
+    if status is not grpc.StatusCode.UNAUTHENTICATED:
+        return sort_status(status, details, what)
+    return channels.refused(proof, what, details) or ConnectionLost(f"{status.name}: {details}")
 
 
 def sort_status(status: grpc.StatusCode, details: str, what: str) -> Exception:
@@ -222,13 +251,7 @@ class UnaryTransport:
         async with self._channels.use(address) as channel:
             stub = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
             call: Any = getattr(stub, method)
-            try:
-                response = await call(request, timeout=timeout_ms / 1_000, metadata=metadata())
-            except grpc.aio.AioRpcError as error:
-                raise_status(error, method)
-                raise
-            except grpc.aio.UsageError as error:
-                raise ConnectionLost(str(error)) from error
+            response = await prove_and_call(self._channels, call, request, timeout_ms, method)
         if not isinstance(response, response_type):
             raise TypeError(f"{method} gave {type(response).__name__}")
         return response

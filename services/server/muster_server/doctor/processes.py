@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from muster import TokenFile
 from muster_protos.muster.internal.v1 import (
     coordinator_pb2 as peer_pb2,
 )
@@ -145,11 +146,20 @@ class Asker:
         async with open_channel(discovery, self._trust) as channel:
             stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
             try:
-                answer = await stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=ANSWER_S)
+                answer = await stub.DescribeCluster(
+                    discovery_pb2.DescribeClusterRequest(), timeout=ANSWER_S, metadata=self._proof()
+                )
             except grpc.aio.AioRpcError:
                 return None
             cluster: discovery_pb2.Cluster = answer.cluster
             return cluster
+
+    def _proof(self) -> tuple[tuple[str, str], ...]:
+        """What a public call shows about who asks: the token of MUSTER_TOKEN_FILE, as a client does."""
+        file = TokenFile.from_environment()
+        if file is None or not (file.plain_text or self._trust.tls.channel_credentials()):
+            return ()
+        return (("authorization", f"Bearer {file.read()}"),)
 
     async def replicas(self, metadata: str) -> list[metadata_pb2.DescribeLogResponse.Replica] | None:
         """Asks a metadata instance for every log on every node; None: it does not answer."""
