@@ -77,10 +77,10 @@ class Certificates:
         files = ("-in", str(request), "-out", self.certificate(name), "-extfile", str(extensions))
         self._openssl("x509", "-req", *by, *files, "-days", str(days))
 
-    def issue_with_uris(self) -> None:
+    def issue_with_uris(self, days: int = _DAYS) -> None:
         """Gives the server and the worker new certificates, each with a URI: see `uri`."""
         for name in (SERVER, WORKER):
-            self.issue(name, AUTHORITY, names=f"{_HERE},URI:{uri(name)}")
+            self.issue(name, AUTHORITY, days, f"{_HERE},URI:{uri(name)}")
 
     def credentials(self, name: str = "") -> grpc.ChannelCredentials:
         """What somebody connects with who trusts the authority; without a name: with no certificate."""

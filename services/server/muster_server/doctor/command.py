@@ -29,6 +29,7 @@ from rich.text import Text
 from muster_server.dev.cluster import Description
 from muster_server.doctor.examination import Patient, examine
 from muster_server.doctor.findings import CheckResult, Finding, healthy
+from muster_server.doctor.security.examination import examine_security
 from muster_server.nodes.report import tell
 from muster_server.nodes.survey import survey
 
@@ -67,6 +68,13 @@ def doctor(
             help="Only the nodes of the log, each in full.",
         ),
     ] = False,
+    security: Annotated[
+        bool,
+        typer.Option(
+            "--security",
+            help="Only the hardening list of docs/security.md: ports, certificates, tokens, rights, users.",
+        ),
+    ] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="`table` or `json`.")] = "table",
     data: Annotated[
         Path, typer.Option(help="Folder of the `muster dev` cluster, looked at where nothing is named.")
@@ -86,11 +94,13 @@ def doctor(
                 f"--nodes: no cluster was started on {data}; name the nodes with --redis or "
                 f"{MetadataSettings.variable('redis_url')}"
             )
+        if nodes and security:
+            _fail("--nodes and --security: use one of them")
         if nodes:
             if not tell(asyncio.run(survey(patient.redis)), output):
                 raise typer.Exit(EXIT_UNHEALTHY)
             return
-        findings = asyncio.run(examine(patient))
+        findings = asyncio.run(examine_security(patient) if security else examine(patient))
     except (BadUrlsError, StartupError) as error:
         _fail(str(error))
     if output == "json":

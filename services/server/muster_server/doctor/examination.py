@@ -43,12 +43,12 @@ async def examine(patient: Patient) -> list[Finding]:
     """
     asker = Asker(patient.trust)
     (discovery, views), metadata, surveys = await asyncio.gather(
-        _discovery(asker, patient.servers),
+        discovery_of(asker, patient.servers),
         asker.processes(METADATA, patient.metadata),
         _surveys(patient.redis),
     )
     view = next(iter(views.values()), None)
-    coordinators = [] if view is None else await _coordinators(asker, view, metadata)
+    coordinators = [] if view is None else await coordinators_of(asker, view, metadata)
     processes = [*discovery, *metadata, *coordinators]
 
     findings = list(judge.judge_processes(discovery))
@@ -83,9 +83,10 @@ async def examine(patient: Patient) -> list[Finding]:
     return findings
 
 
-async def _discovery(
+async def discovery_of(
     asker: Asker, servers: Sequence[str]
 ) -> tuple[list[Process], dict[str, discovery_pb2.Cluster]]:
+    """Asks discovery; the processes, and the cluster as each that serves describes it, by address."""
     processes = await asker.processes(DISCOVERY, servers)
     serving = [process.address for process in processes if process.serving]
     views = await asyncio.gather(*(asker.cluster(address) for address in serving))
@@ -93,7 +94,7 @@ async def _discovery(
     return processes, reached
 
 
-async def _coordinators(
+async def coordinators_of(
     asker: Asker, view: discovery_pb2.Cluster, metadata: Sequence[Process]
 ) -> list[Process]:
     """Asks the live coordinators; of the others there is only the state in the view.

@@ -1,0 +1,217 @@
+"""What a port of a process shows to a stranger: TLS, its certificate, and which calls it answers."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from cryptography import x509
+from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
+from muster_runtime.addresses import parse_address
+from muster_runtime.rpc.tls import TlsSettings
+
+from muster_server.doctor.findings import CheckResult, Finding
+from muster_server.roles import COORDINATOR, DISCOVERY
+
+ANSWER_S = 3.0
+"""Time for each answer."""
+
+EXPIRY_WARNING_DAYS = 14
+EXPIRY_FAILED_DAYS = 2
+
+_DAY_S = 86_400.0
+_CLOSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of the cluster.
+
+    Attributes:
+        role: of its process.
+        address: `host:port`.
+        public: whether clients connect there.
+        internal: whether the cluster's processes make their calls there.
+    """
+
+    role: str
+    address: str
+    public: bool
+    internal: bool
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a port showed to a stranger, who has the CA's certificate and nothing else.
+
+    Attributes:
+        port: which one.
+        reached: whether anything listens there.
+        tls: whether it speaks TLS.
+        expires_s: when its certificate ends, Unix time; None: it showed none.
+        internal_call: how it answered an internal call; None: it did not answer.
+        public_call: how it answered a call of clients; None: it did not answer, or none was made.
+        called: whether calls were made: TLS needs the CA's certificate for that.
+    """
+
+    port: Port
+    reached: bool
+    tls: bool = False
+    expires_s: float | None = None
+    internal_call: grpc.StatusCode | None = None
+    public_call: grpc.StatusCode | None = None
+    called: bool = True
+
+
+async def look_at(port: Port, tls: TlsSettings) -> Shown:
+    """Connects to a port as a stranger does: with no certificate and no token."""
+    address = parse_address(port.address)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+            writer.close()
+    except (OSError, TimeoutError):
+        return Shown(port, reached=False)
+    expires_s = await _certificate_ends(address.host, address.port)
+    speaks_tls = expires_s is not None
+    credentials: grpc.ChannelCredentials | None = None
+    if speaks_tls:
+        if tls.ca_file is None:
+            return Shown(port, True, speaks_tls, expires_s, called=False)
+        credentials = grpc.ssl_channel_credentials(tls.ca_file.read_bytes())
+    channel = (
+        grpc.aio.insecure_channel(port.address)
+        if credentials is None
+        else grpc.aio.secure_channel(port.address, credentials)
+    )
+    async with channel:
+        process: Any = process_pb2_grpc.ProcessServiceStub(channel)
+        inside = await _code(process.DescribeProcess, process_pb2.DescribeProcessRequest())
+        outside = await _public_call(port, channel)
+    return Shown(port, True, speaks_tls, expires_s, inside, outside)
+
+
+async def _certificate_ends(host: str, port: int) -> float | None:
+    """When the certificate of a port ends; None: it does not speak TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # it is looked at, not trusted
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except (OSError, TimeoutError):
+        return None
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return x509.load_der_x509_certificate(shown).not_valid_after_utc.timestamp() if shown else None
+
+
+async def _public_call(port: Port, channel: grpc.aio.Channel) -> grpc.StatusCode | None:
+    if not port.public:
+        return None
+    if port.role == DISCOVERY:
+        discovery: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+        return await _code(discovery.DescribeCluster, discovery_pb2.DescribeClusterRequest())
+    group: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
+    return await _code(group.ListGroups, coordinator_pb2.ListGroupsRequest(limit=1))
+
+
+async def _code(call: Any, request: Any) -> grpc.StatusCode | None:
+    """How a call was answered; None: not at all."""
+    try:
+        await call(request, timeout=ANSWER_S)
+    except grpc.aio.AioRpcError as error:
+        code = error.code()
+        return None if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) else code
+    return grpc.StatusCode.OK
+
+
+def judge_ports(shown: Sequence[Shown], now_s: float | None = None) -> Iterator[Finding]:
+    """Judges what ports showed to a stranger.
+
+    Args:
+        shown: of each port.
+        now_s: Unix time; now if absent.
+    """
+    now_s = time.time() if now_s is None else now_s
+    for one in shown:
+        if not one.reached:
+            yield Finding(
+                "tls", str(one.port), CheckResult.SKIPPED, "it is not reached from here",
+                "run this where the processes of the cluster run, such as in a metadata container",
+            )  # fmt: skip
+            continue
+        yield from _judge_tls(one, now_s)
+        if not one.called:
+            yield Finding(
+                "identity", str(one.port), CheckResult.SKIPPED, "its certificate cannot be checked from here",
+                "set MUSTER_TLS_CA_FILE",
+            )  # fmt: skip
+            continue
+        yield _judge_internal(one)
+        if one.port.public:
+            yield _judge_public(one)
+
+
+def _judge_tls(one: Shown, now_s: float) -> Iterator[Finding]:
+    if not one.tls:
+        yield Finding(
+            "tls", str(one.port), CheckResult.FAILED,
+            "it speaks plain text: who listens on the network reads it, tokens included",
+            "set MUSTER_TLS_CERT_FILE, MUSTER_TLS_KEY_FILE and MUSTER_TLS_CA_FILE for all processes",
+        )  # fmt: skip
+        return
+    yield Finding("tls", str(one.port), CheckResult.OK, "it speaks TLS")
+    if one.expires_s is None:
+        return
+    days = (one.expires_s - now_s) / _DAY_S
+    result = (
+        CheckResult.FAILED if days < EXPIRY_FAILED_DAYS
+        else CheckResult.WARNING if days < EXPIRY_WARNING_DAYS
+        else CheckResult.OK
+    )  # fmt: skip
+    detail = f"its certificate ends in {days:.1f} days" if days > 0 else "its certificate has ended"
+    yield Finding(
+        "certificates", str(one.port), result, detail,
+        "renew the files; processes read them again without a restart",
+    )  # fmt: skip
+
+
+def _judge_internal(one: Shown) -> Finding:
+    where, code = str(one.port), one.internal_call
+    if code is grpc.StatusCode.OK and (one.port.internal or one.port.role == COORDINATOR):
+        return Finding(
+            "internal calls", where, CheckResult.FAILED,
+            "it answers internal calls to anybody who reaches it",
+            "set MUSTER_INTERNAL_TOKEN_FILE, or MUSTER_INTERNAL_PEERS, for all processes: docs/security.md",
+        )  # fmt: skip
+    if code is grpc.StatusCode.OK:
+        return Finding(
+            "internal calls", where, CheckResult.WARNING,
+            "it tells anybody its version and which calls are held to rights",
+            "set MUSTER_INTERNAL_TOKEN_FILE, or MUSTER_INTERNAL_PEERS, for all processes: docs/security.md",
+        )  # fmt: skip
+    if one.port.public and one.port.role == COORDINATOR and code in _CLOSED:
+        return Finding(
+            "internal calls", where, CheckResult.WARNING,
+            "internal calls are answered where clients connect, to who may make them",
+            "set MUSTER_COORDINATOR_INTERNAL_LISTEN and MUSTER_COORDINATOR_INTERNAL_ON_PUBLIC=false",
+        )  # fmt: skip
+    return Finding("internal calls", where, CheckResult.OK, "a stranger's internal call is refused")
+
+
+def _judge_public(one: Shown) -> Finding:
+    if one.public_call is grpc.StatusCode.OK:
+        return Finding(
+            "identity", str(one.port), CheckResult.WARNING, "it answers callers who prove nothing",
+            "set MUSTER_TLS_REQUIRE_CLIENT_CERTIFICATE, or MUSTER_IDENTITY_REQUIRED: docs/access.md",
+        )  # fmt: skip
+    return Finding("identity", str(one.port), CheckResult.OK, "a caller who proves nothing is refused")

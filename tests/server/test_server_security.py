@@ -1,0 +1,144 @@
+"""`muster doctor --security` on real clusters: one that is open, and one with all of the hardening list."""
+
+import shutil
+from pathlib import Path
+
+import grpc
+import pytest
+from kit.certificates import AUTHORITY, SERVER, Certificates, uri
+from kit.tokens import token_settings
+from muster_server.dev.cluster import DevCluster
+from muster_server.dev.ports import LOOPBACK
+from muster_server.doctor.findings import CheckResult
+from muster_server.doctor.security.ports import Port, Shown, judge_ports
+from muster_server.doctor.security.users import Login, judge_logins
+from muster_server.roles import COORDINATOR, METADATA
+from server.test_server_doctor import Diagnosis, doctor
+
+OK, WARNING, FAILED, SKIPPED = CheckResult.OK, CheckResult.WARNING, CheckResult.FAILED, CheckResult.SKIPPED
+DAY_S = 86_400.0
+
+
+async def examine(folder: Path, **settings: str) -> Diagnosis:
+    code, out, problem = await doctor("--security", "--data", str(folder), "-o", "json", **settings)
+    assert out, problem
+    return Diagnosis(code, out)
+
+
+def results(diagnosis: Diagnosis, check: str) -> dict[str, str]:
+    """What came of a check, by its subject."""
+    return {one["subject"]: one["result"] for one in diagnosis.told["findings"] if one["check"] == check}
+
+
+@pytest.mark.cluster
+async def test_an_open_cluster_is_told_each_door_and_how_to_close_it(tmp_path: Path) -> None:
+    async with DevCluster(tmp_path, coordinators=1) as cluster:
+        found = await examine(tmp_path)
+        ports = {
+            f"discovery {cluster.servers}": WARNING,
+            f"metadata {cluster.metadata[0].address}": FAILED,
+            f"coordinator {cluster.coordinators[0].address}": OK,
+            f"coordinator {LOOPBACK}:{cluster.internal_ports['coordinator-1']}": FAILED,
+        }
+        assert found.code == 1
+        assert results(found, "internal calls") == ports
+        redis = f"redis {cluster.redis_url.removeprefix('redis://')}"
+        assert results(found, "tls") == {**dict.fromkeys(ports, FAILED), redis: WARNING}
+        assert set(results(found, "identity").values()) == {WARNING}
+        assert results(found, "features") == {"all": OK}
+        assert set(results(found, "rights").values()) == {WARNING}
+        assert [one["result"] for one in found.told["findings"] if one["check"] == "log user"] == [
+            FAILED,
+            FAILED,
+        ]
+        assert all(one["fix"] for one in found.told["findings"] if one["result"] in (WARNING, FAILED))
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+async def test_a_cluster_with_certificates_tokens_and_names_passes(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    certificates.issue_with_uris(days=60)
+    settings = {
+        **certificates.settings,
+        **token_settings(tmp_path / "token"),
+        "MUSTER_INTERNAL_PEERS": uri(SERVER),
+    }
+    folder = tmp_path / "cluster"
+    async with DevCluster(folder, coordinators=1, settings=settings):
+        found = await examine(folder, **settings)
+        for check in ("internal calls", "certificates", "identity"):
+            assert set(results(found, check).values()) == {OK}, found.told
+        tls = results(found, "tls")
+        assert {where for where, result in tls.items() if result != OK} == {
+            where for where in tls if where.startswith("redis ")
+        }
+        certificates.issue(SERVER, AUTHORITY, days=5)
+        found = await examine(folder, **settings)
+        assert set(results(found, "certificates").values()) == {WARNING}
+
+
+PUBLIC = Port(COORDINATOR, "c:1", public=True, internal=False)
+INTERNAL = Port(METADATA, "m:2", public=False, internal=True)
+
+
+@pytest.mark.parametrize(
+    ("days", "result"),
+    [(15.0, OK), (14.1, OK), (13.9, WARNING), (2.1, WARNING), (1.9, FAILED), (-1.0, FAILED)],
+)
+def test_certificates_are_told_of_before_they_end(days: float, result: CheckResult) -> None:
+    shown = Shown(INTERNAL, reached=True, tls=True, expires_s=1_000 + days * DAY_S)
+    (finding,) = [one for one in judge_ports([shown], 1_000) if one.check == "certificates"]
+    assert finding.result is result
+    assert ("has ended" in finding.detail) is (days < 0)
+
+
+@pytest.mark.parametrize(
+    ("port", "code", "result"),
+    [
+        (PUBLIC, grpc.StatusCode.OK, FAILED),
+        (PUBLIC, grpc.StatusCode.UNAUTHENTICATED, WARNING),
+        (PUBLIC, grpc.StatusCode.PERMISSION_DENIED, WARNING),
+        (PUBLIC, grpc.StatusCode.UNIMPLEMENTED, OK),
+        (INTERNAL, grpc.StatusCode.OK, FAILED),
+        (INTERNAL, grpc.StatusCode.UNAUTHENTICATED, OK),
+        (INTERNAL, None, OK),
+    ],
+)
+def test_internal_calls_are_for_no_stranger_and_not_where_clients_connect(
+    port: Port, code: grpc.StatusCode | None, result: CheckResult
+) -> None:
+    shown = Shown(port, reached=True, internal_call=code)
+    (finding,) = [one for one in judge_ports([shown], 0) if one.check == "internal calls"]
+    assert finding.result is result
+
+
+def test_what_is_not_reached_or_cannot_be_checked_is_not_taken_for_closed() -> None:
+    away, unchecked = Shown(PUBLIC, reached=False), Shown(PUBLIC, reached=True, tls=True, called=False)
+    assert [one.result for one in judge_ports([away], 0)] == [SKIPPED]
+    assert [one.result for one in judge_ports([unchecked], 0) if one.check == "identity"] == [SKIPPED]
+    assert not [one for one in judge_ports([unchecked], 0) if one.check == "internal calls"]
+
+
+@pytest.mark.parametrize(
+    ("commands", "keys", "result"),
+    [
+        (b"-@all +get", b"~muster:*", OK),
+        (b"+@all", b"~muster:*", FAILED),
+        (b"-@all +@dangerous", b"~muster:*", FAILED),
+        (b"-@all +get", b"~*", FAILED),
+        (b"-@all +get", b"~muster:* ~other:*", FAILED),
+        (None, None, SKIPPED),
+    ],
+)
+def test_a_user_of_the_log_may_do_no_more_than_it_must(
+    commands: bytes | None, keys: bytes | None, result: CheckResult
+) -> None:
+    login = Login("r:1", tls=True, user="muster", commands=commands, keys=keys)
+    (finding,) = [one for one in judge_logins([login]) if one.check == "log user"]
+    assert finding.result is result
+
+
+def test_metadata_that_logs_in_as_default_and_a_node_without_password_are_told() -> None:
+    findings = list(judge_logins([Login("r:1", tls=False, user="default", open=True)]))
+    assert [one.result for one in findings] == [WARNING, FAILED, FAILED]
