@@ -4,6 +4,7 @@ python examples/raw_member.py --servers localhost:7400 --group crawlers --topic 
 """
 
 import argparse
+import secrets
 import time
 import uuid
 
@@ -37,7 +38,9 @@ while (found := discovery.FindCoordinator(find).results[0]).error_code:
 address = f"{found.coordinator.host}:{found.coordinator.port}"
 group = coordinator_pb2_grpc.GroupCoordinatorServiceStub(grpc.insecure_channel(address))
 
-# 2. Join. The first answer only gives an id; the second comes when the join phase ends.
+# 2. Join. The first answer only gives an id; the second comes when the join phase ends. The secret proves
+#    that later calls are this process's own: ids of members are shown to everybody.
+secret = secrets.token_bytes(16)
 wants = common_pb2.Subscription(version=1, topics=[args.topic], generation=-1).SerializeToString()
 join = JoinGroupRequest(
     group_id=args.group,
@@ -48,6 +51,7 @@ join = JoinGroupRequest(
     client_id="raw",
     request_id=uuid.uuid4().hex,
     member_seq=1,
+    member_secret=secret,
 )
 joined = group.JoinGroup(join)
 while joined.error_code == ErrorCode.ERROR_CODE_MEMBER_ID_REQUIRED:
@@ -57,7 +61,8 @@ assert joined.error_code == 0, joined.error_message
 print(f"joined as {joined.member_id}, generation {joined.generation}, leader {joined.leader}", flush=True)
 
 # 3. Sync. The leader shares the partitions out (here: in turn), everybody gets an own assignment.
-sync = SyncGroupRequest(group_id=args.group, generation=joined.generation, member_id=joined.member_id)
+who = {"group_id": args.group, "generation": joined.generation, "member_id": joined.member_id}
+sync = SyncGroupRequest(**who, member_secret=secret)
 for index, member in enumerate(joined.members if joined.leader == joined.member_id else ()):
     share = common_pb2.TopicPartitions(topic=args.topic, partitions=range(index, count, len(joined.members)))
     data = common_pb2.Assignment(version=1, partitions=[share]).SerializeToString()
@@ -69,12 +74,12 @@ owned = [f"{t.topic}-{number}" for t in mine.partitions for number in t.partitio
 print(f"owns {', '.join(owned) or 'nothing'} with token {synced.token}", flush=True)
 
 # 4. Stay alive. A real member joins again when it is answered REBALANCE_IN_PROGRESS.
-beat = HeartbeatRequest(group_id=args.group, generation=joined.generation, member_id=joined.member_id)
+beat = HeartbeatRequest(**who, member_secret=secret)
 for _ in range(args.beats):
     time.sleep(args.interval)
     print(f"heartbeat: {ErrorCode.Name(group.Heartbeat(beat).error_code)}", flush=True)
 
 # 5. Leave, so that the others take over at once.
-leaver = LeaveGroupRequest.Member(member_id=joined.member_id, reason="done")
+leaver = LeaveGroupRequest.Member(member_id=joined.member_id, reason="done", member_secret=secret)
 group.LeaveGroup(LeaveGroupRequest(group_id=args.group, members=[leaver]))
 print("left", flush=True)

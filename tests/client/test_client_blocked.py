@@ -21,6 +21,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2
 
 REBALANCES = common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS
 UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
+SECRET = b"a member's secret"
 
 
 @dataclass
@@ -32,7 +33,9 @@ class Route:
 
 
 def ward_of(life: Life, route: Route | None = None, limit_ms: int = 60_000) -> Ward:
-    vitals = Vitals("g", "", Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100)
+    vitals = Vitals(
+        "g", "", Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100, secret=SECRET
+    )
     return Ward(vitals, route or Route(), life, limit_ms)  # type: ignore[arg-type]
 
 
@@ -169,6 +172,7 @@ class Counting(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
         self, request: coordinator_pb2.HeartbeatRequest, context: object
     ) -> coordinator_pb2.HeartbeatResponse:
         assert (request.group_id, request.member_id, request.generation) == ("g", "m", 3)
+        assert request.member_secret == SECRET
         self.beats += 1
         return answer()
 

@@ -23,14 +23,32 @@ from muster_core.audit.group_checker import GroupChecker
 from muster_core.audit.invariants import Findings
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
-from muster_core.error_code import FENCED_INSTANCE_ID, MEMBER_ID_REQUIRED, NONE, UNKNOWN_MEMBER_ID
-from muster_core.events import Attach, Beat, Detach, Event, GroupRequest, StreamBroken, TopicsChanged, Unload
+from muster_core.error_code import (
+    COORDINATOR_NOT_AVAILABLE,
+    FENCED_INSTANCE_ID,
+    MEMBER_ID_REQUIRED,
+    NONE,
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER_ID,
+)
+from muster_core.events import (
+    Attach,
+    Beat,
+    Detach,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    StreamBroken,
+    TopicsChanged,
+    Unload,
+)
 from muster_core.features import ALL_FEATURES
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.member_secret import OPEN
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 CONFIG = GroupConfig(
@@ -54,11 +72,20 @@ protocol_lists = st.sampled_from([["range"], *PROTOCOLS])
 sessions = st.sampled_from([9_000, 9_000, 9_000, 1_000, 200])
 
 
+def _code_of(answer: GroupResponse) -> int:
+    if isinstance(answer, coordinator_pb2.LeaveGroupResponse) and answer.members:
+        return answer.members[0].error_code
+    if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
+        return answer.topics[0].partitions[0].error_code
+    return int(getattr(answer, "error_code"))  # noqa: B009
+
+
 class Seat:
     """One process: dynamic, or one of two that share an instance id."""
 
     def __init__(self, number: int) -> None:
         self.instance = {4: "i", 5: "i", 6: "j"}.get(number, "")
+        self.secret = bytes([number]) * 16 if number % 2 else b""
         self.member_id = ""
         self.generation = -1
         self.members: list[str] = []
@@ -73,6 +100,7 @@ class GroupLife(RuleBasedStateMachine):
         self.cluster = VirtualShard(CONFIG)
         self.seats = [Seat(number) for number in range(7)]
         self.sent: dict[int, tuple[Seat, GroupRequest]] = {}
+        self.strangers: set[int] = set()
         self.cancelled: set[int] = set()
         self.suspended = False
         self.checked = 0
@@ -100,6 +128,13 @@ class GroupLife(RuleBasedStateMachine):
                     assert answer.leader == answer.member_id or not seat.members
                 if answer.error_code in (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID):
                     seat.member_id, seat.generation = "", -1
+            if call_id in self.strangers:
+                assert _code_of(answer) in (
+                    UNKNOWN_MEMBER_ID,
+                    FENCED_INSTANCE_ID,
+                    COORDINATOR_NOT_AVAILABLE,
+                    NOT_COORDINATOR,
+                ), answer
             assert answer.DESCRIPTOR.name == message.DESCRIPTOR.name.replace("Request", "Response")
         self.cluster.answers.clear()
 
@@ -126,6 +161,7 @@ class GroupLife(RuleBasedStateMachine):
                     for name in protocols
                 ],
                 client_id=f"c{number}",
+                member_secret=seat.secret,
                 member_seq=seat.join_seq,
                 disconnect_grace_ms=150,
             ),
@@ -172,6 +208,7 @@ class GroupLife(RuleBasedStateMachine):
                 member_id=seat.member_id,
                 group_instance_id=seat.instance,
                 generation=seat.generation,
+                member_secret=seat.secret,
                 assignments=plan,
             ),
         )
@@ -186,6 +223,7 @@ class GroupLife(RuleBasedStateMachine):
                 member_id=seat.member_id,
                 group_instance_id=seat.instance,
                 generation=seat.generation,
+                member_secret=seat.secret,
             ),
         )
 
@@ -193,7 +231,9 @@ class GroupLife(RuleBasedStateMachine):
     def leave(self, number: int, by_instance: bool) -> None:
         seat = self.seats[number]
         leaver = coordinator_pb2.LeaveGroupRequest.Member(
-            member_id="" if by_instance else seat.member_id, group_instance_id=seat.instance
+            member_id="" if by_instance else seat.member_id,
+            group_instance_id=seat.instance,
+            member_secret=seat.secret,
         )
         self.call(seat, coordinator_pb2.LeaveGroupRequest(group_id="g", members=[leaver]))
 
@@ -210,9 +250,32 @@ class GroupLife(RuleBasedStateMachine):
             group_instance_id=seat.instance,
             generation=self.group.generation if newest and self.group is not None else seat.generation,
             member_seq=max(0, seat.commit_seq - max(0, late)),
+            member_secret=seat.secret,
         )
         request.topics.add(name="t").partitions.add(partition=number % 4, offset=offset)
         self.call(seat, request)
+
+    @rule(number=st.sampled_from([1, 3, 5]), what=st.sampled_from(["sync", "heartbeat", "commit", "leave"]))
+    def speak_for(self, number: int, what: str) -> None:
+        """Somebody who knows all of a member but its secret."""
+        seat, group = self.seats[number], self.group
+        member = None if group is None else group.members.get(seat.member_id)
+        if group is None or member is None or member.lock is OPEN:
+            return
+        who: dict[str, Any] = {"member_id": seat.member_id, "group_instance_id": member.group_instance_id}
+        leaver = coordinator_pb2.LeaveGroupRequest.Member(**who)
+        messages: dict[str, GroupRequest] = {
+            "sync": coordinator_pb2.SyncGroupRequest(group_id="g", generation=group.generation, **who),
+            "heartbeat": coordinator_pb2.HeartbeatRequest(group_id="g", generation=group.generation, **who),
+            "commit": coordinator_pb2.OffsetCommitRequest(group_id="g", generation=group.generation, **who),
+            "leave": coordinator_pb2.LeaveGroupRequest(group_id="g", members=[leaver]),
+        }
+        if isinstance(commit := messages["commit"], coordinator_pb2.OffsetCommitRequest):
+            commit.topics.add(name="t").partitions.add(partition=0, offset=10**9)
+        call_id = self.cluster.send(messages[what])
+        self.strangers.add(call_id)
+        self.sent[call_id] = (Seat(0), messages[what])
+        self.read_answers()
 
     @rule(offset=st.integers(0, 1_000))
     def simple_commit(self, offset: int) -> None:
@@ -303,7 +366,12 @@ class GroupLife(RuleBasedStateMachine):
     def stream(self, number: int, what: str) -> None:
         seat = self.seats[number]
         who = {"group_id": "g", "member_id": seat.member_id}
-        attach = session_pb2.Attach(**who, group_instance_id=seat.instance, generation=seat.generation)
+        attach = session_pb2.Attach(
+            **who,
+            group_instance_id=seat.instance,
+            generation=seat.generation,
+            member_secret=seat.secret,
+        )
         events: dict[str, Event] = {
             "attach": Attach(self.streams, attach),
             "detach": Detach(self.streams, session_pb2.Detach(**who)),

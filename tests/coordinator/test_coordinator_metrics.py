@@ -56,7 +56,7 @@ class Counted:
 
 @asynccontextmanager
 async def counted(
-    cluster: MemoryCluster, session: SessionSettings | None = None, **limits: int
+    cluster: MemoryCluster, session: SessionSettings | None = None, **limits: Any
 ) -> AsyncIterator[Counted]:
     listen = Address("127.0.0.1", 0)
     telemetry = ProcessTelemetry(

@@ -190,7 +190,7 @@ def test_which_partitions_keep_their_token(
     ],
 )
 def test_more_tokens_than_may_be_kept_are_new(
-    limits: dict[str, int], said: tuple[int, ...], stays: set[tuple[str, int]]
+    limits: dict[str, Any], said: tuple[int, ...], stays: set[tuple[str, int]]
 ) -> None:
     """Each is named one by one, and so is what members say that they own (LIM-17)."""
     cluster = VirtualShard(replace(acts.shard().config, **limits))

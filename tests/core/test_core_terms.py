@@ -8,7 +8,15 @@ from muster_core.state.terms import Terms, terms_of_join
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
-OF_ONE_MEMBER = {"member_id", "group_instance_id", "client_id", "host", "member_seq"}
+OF_ONE_MEMBER = {
+    "member_id",
+    "group_instance_id",
+    "client_id",
+    "host",
+    "member_seq",
+    "identity",
+    "secret_hash",
+}
 OF_ANY_SIZE = {"protocols", "client_version"}
 NOT_WRITTEN_YET = {"server_assignor"}
 

@@ -1,9 +1,11 @@
 """The state that the parts of a member share: its seat, what it owns, its deadline, its next step."""
 
 import asyncio
+import secrets
 from dataclasses import dataclass, field
 from enum import Enum
 
+from muster_protos.limits import MEMBER_SECRET_MIN_BYTES
 from muster_protos.muster.v1 import common_pb2
 
 from muster._clock import boot_ms
@@ -275,6 +277,10 @@ _LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROG
 _GONE = (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_INSTANCE_ID)
 
 
+def _drawn() -> bytes:
+    return secrets.token_bytes(MEMBER_SECRET_MIN_BYTES)
+
+
 @dataclass(slots=True)
 class Standing:
     """The state that the parts of a member share; all of them run in one event loop.
@@ -294,6 +300,7 @@ class Standing:
             is taken.
         news: set whenever one of the above changed.
         metrics: of the member; None: nobody counts.
+        secret: what the member proves with that a call is its own, drawn when the member is made (SES-39).
     """
 
     life: Life
@@ -308,6 +315,7 @@ class Standing:
     seated: asyncio.Event = field(default_factory=_set_event)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: MemberMetrics | None = None
+    secret: bytes = field(default_factory=_drawn, repr=False)
 
     @property
     def alive(self) -> bool:

@@ -24,6 +24,12 @@ USER_DATA_MAX_BYTES: Final = 65_536
 TOPIC_PARTITIONS_MAX: Final = 100_000
 """Partitions of a topic."""
 
+MEMBER_SECRET_MIN_BYTES: Final = 16
+"""Secret of a member: drawn at random, so this is too many for anybody to try."""
+
+MEMBER_SECRET_MAX_BYTES: Final = 64
+"""Secret of a member."""
+
 PARTITION_WEIGHT_MAX: Final = 1_000_000
 """Weight of a partition, from 1."""
 

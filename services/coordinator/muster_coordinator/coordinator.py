@@ -55,6 +55,7 @@ from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.shard.process_room import ProcessRoom
 from muster_coordinator.shard.snapshot_taker import SnapshotTaker
+from muster_coordinator.shard.strangers import Strangers
 from muster_coordinator.telemetry.off import Measures, UnaryHandler
 
 log = structlog.get_logger()
@@ -194,7 +195,10 @@ class Coordinator:
                 catalog=lambda: follower.catalog,
                 watch=measures.watch,
                 room=ProcessRoom(
-                    lambda: ownership.cores, clock.boot_ms, lambda limit: measures.refused(limit.value)
+                    lambda: ownership.cores,
+                    clock.boot_ms,
+                    lambda limit: measures.refused(limit.value),
+                    Strangers(clock.boot_ms, measures.unproven).spoke,
                 ).room,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,

@@ -345,6 +345,14 @@ class GroupSettings(Settings):
         le=_DEFAULTS.max_group_bytes,
         description=("Ids and protocol lists of all members of a group together; more are refused."),
     )
+    require_member_secrets: bool = Field(
+        default=_DEFAULTS.require_member_secrets,
+        description=(
+            "Refuses who joins without a secret: clients of version 0.1, and foreign ones that do not make "
+            "any. Counts once the feature `member-secrets` is enabled; who has joined before stays until it "
+            "joins again."
+        ),
+    )
     max_partitions: int = Field(
         default=_DEFAULTS.max_partitions,
         ge=1,

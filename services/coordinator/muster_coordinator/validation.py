@@ -13,6 +13,8 @@ from muster_protos.limits import (
     COMMIT_METADATA_MAX_BYTES,
     DISCONNECT_GRACE_MAX_MS,
     ID_MAX_BYTES,
+    MEMBER_SECRET_MAX_BYTES,
+    MEMBER_SECRET_MIN_BYTES,
     NAME_MAX_CHARACTERS,
     NAME_RULE,
     PROTOCOLS_MAX,
@@ -94,6 +96,12 @@ def _identity(report: Report, request: Any) -> None:
     _text(report, "group_id", request.group_id)
     _text(report, "member_id", request.member_id)
     _instance_id(report, "group_instance_id", request.group_instance_id)
+    _secret(report, "member_secret", request.member_secret)
+
+
+def _secret(report: Report, field: str, value: bytes) -> None:
+    if value and not MEMBER_SECRET_MIN_BYTES <= len(value) <= MEMBER_SECRET_MAX_BYTES:
+        report(field, f"must be {MEMBER_SECRET_MIN_BYTES} to {MEMBER_SECRET_MAX_BYTES} bytes long")
 
 
 def _join(request: coordinator_pb2.JoinGroupRequest, report: Report) -> None:
@@ -143,6 +151,7 @@ def _leave(request: coordinator_pb2.LeaveGroupRequest, report: Report) -> None:
         _text(report, f"members[{index}].member_id", member.member_id)
         _instance_id(report, f"members[{index}].group_instance_id", member.group_instance_id)
         _reason(report, f"members[{index}].reason", member.reason)
+        _secret(report, f"members[{index}].member_secret", member.member_secret)
 
 
 def _topic(report: Report, field: str, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, fields
-from typing import get_args
+from typing import Any, get_args
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 from muster_protos.muster.internal.v1 import fault_pb2, metadata_pb2
@@ -35,6 +35,7 @@ from muster_core.log.snapshot import nothing_of, parts
 from muster_core.log.topic_names import removed_by_topic
 from muster_core.position import Position
 from muster_core.shard import Shard
+from muster_core.veil import veiled_call, veiled_part
 
 FORMAT = 1
 
@@ -49,7 +50,7 @@ class FaultUnusable(Exception):
 def snapshot_of(core: Shard, group_ids: Collection[str]) -> list[bytes]:
     """The parts of a snapshot of some groups of a shard; groups that it does not have are passed over."""
     groups = [core.groups[group_id] for group_id in sorted(group_ids) if group_id in core.groups]
-    return list(parts(groups, nothing_of(core.number))) if groups else []
+    return [veiled_part(part) for part in parts(groups, nothing_of(core.number))] if groups else []
 
 
 def config_of(config: GroupConfig) -> dict[str, int]:
@@ -71,7 +72,7 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
     match event:
         case Request():
             kept.request.call_id, kept.request.host, kept.request.draw = event.call_id, event.host, event.draw
-            kept.request.message.Pack(event.message)
+            kept.request.message.Pack(veiled_call(event.message))
             kept.request.identity = event.identity
             if event.is_operator is not None:
                 kept.request.is_operator = event.is_operator
@@ -90,7 +91,7 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
                 kept.topics_changed.catalog.CopyFrom(_catalog_message(event.catalog))
         case Attach():
             kept.attach.stream_id, kept.attach.knows_unsure = event.stream_id, event.knows_unsure
-            kept.attach.request.CopyFrom(event.request)
+            kept.attach.request.CopyFrom(veiled_call(event.request))
             kept.attach.identity = event.identity
         case Detach():
             kept.detach.stream_id = event.stream_id
@@ -261,9 +262,8 @@ def repeat(fault: fault_pb2.Fault) -> None:
             f"it has format {fault.format} and {len(fault.events)} events, not format {FORMAT}"
         )
     known = {field.name for field in fields(GroupConfig)}
-    core = Shard(
-        fault.shard, GroupConfig(**{name: value for name, value in fault.config.items() if name in known})
-    )
+    config: dict[str, Any] = {name: value for name, value in fault.config.items() if name in known}
+    core = Shard(fault.shard, GroupConfig(**config))
     if fault.snapshot_parts:
         reader = core.restore()
         for part in fault.snapshot_parts:

@@ -43,6 +43,10 @@ class Feature(StrEnum):
         "partition-names",
         "partitions of a topic have names, and are added, weighed and removed one by one",
     )
+    MEMBER_SECRETS = (
+        "member-secrets",
+        "who knows the id of a member cannot speak for it: members that join with a secret prove each call",
+    )
 
     MEMBER_IDENTITY = (
         "member-identity",

@@ -127,6 +127,7 @@ class Life:
                 coordinator_pb2.GroupProtocol(name=name, metadata=metadata) for name in protocols.split()
             ],
             member_seq=seq,
+            member_secret=_SECRET if seq == 2 or instance == "j" else b"",
             request_id=request_id,
         )
         self._call(request)
@@ -138,6 +139,7 @@ class Life:
             member_id=self._member_id(who),
             group_instance_id=instance,
             generation=self._generation + generation,
+            member_secret=_secret(who),
             assignments=[
                 coordinator_pb2.SyncGroupRequest.Assignment(member_id=one, assignment=assignment or b"")
                 for one in given
@@ -148,14 +150,17 @@ class Life:
     def heartbeat(self, who: int) -> None:
         self._call(
             coordinator_pb2.HeartbeatRequest(
-                group_id=GROUP, member_id=self._member_id(who), generation=self._generation
+                group_id=GROUP,
+                member_id=self._member_id(who),
+                generation=self._generation,
+                member_secret=_secret(who),
             )
         )
 
     def leave(self, *leavers: tuple[int, str]) -> None:
         members = [
             coordinator_pb2.LeaveGroupRequest.Member(
-                member_id=self._member_id(who), group_instance_id=instance
+                member_id=self._member_id(who), group_instance_id=instance, member_secret=_secret(who)
             )
             for who, instance in leavers
         ]
@@ -167,6 +172,7 @@ class Life:
             member_id=self._member_id(who),
             generation=self._generation if who >= 0 else -1,
             member_seq=seq,
+            member_secret=_secret(who),
         )
         request.topics.add(name=topic).partitions.add(offset=1)
         self._call(request)
@@ -186,7 +192,10 @@ class Life:
 
     def attach(self, who: int, stream: int) -> None:
         request = session_pb2.Attach(
-            group_id=GROUP, member_id=self._member_id(who), generation=self._generation
+            group_id=GROUP,
+            member_id=self._member_id(who),
+            generation=self._generation,
+            member_secret=_secret(who),
         )
         self.cluster.feed(Attach(stream, request))
 
@@ -250,6 +259,14 @@ class Life:
 
     def _call(self, request: GroupRequest) -> None:
         self.calls.append(self.cluster.send(request))
+
+
+_SECRET = b"a member's secret"
+
+
+def _secret(who: int) -> bytes:
+    """What a caller brings: one of some has forgotten it."""
+    return b"" if who == 3 else _SECRET
 
 
 def drawn_from(source: random.Random) -> Action:

@@ -61,6 +61,7 @@ REUSED_ID = "M4"
 """Not looked at: a member id made from a `request_id` may come back."""
 
 _KEPT_IDS = 6
+_SECRETS = {"g": b"", "h": b"a member's secret"}
 _STREAMS = (1, 2, 3)
 
 
@@ -162,6 +163,7 @@ class ShardLife:
             member_seq=pick([0, 0, 1, 2, 3]),
             request_id=pick(["", f"r{self._draw.randrange(10**9)}"]),
             client_id=pick(["", "c", "come back within 9.9.9 s"]),
+            member_secret=_SECRETS[group_id],
         )
         self._call(request, group_id)
 
@@ -181,6 +183,7 @@ class ShardLife:
             member_id=member_id,
             group_instance_id=self._instance_of(group_id, member_id),
             generation=self._generation(group_id),
+            member_secret=_SECRETS[group_id],
             assignments=plan,
         )
         self._call(request, group_id)
@@ -192,6 +195,7 @@ class ShardLife:
             member_id=member_id,
             group_instance_id=self._instance_of(group_id, member_id),
             generation=self._generation(group_id),
+            member_secret=_SECRETS[group_id],
         )
         self._call(request, group_id)
 
@@ -200,7 +204,12 @@ class ShardLife:
         for _ in range(self._draw.choice([1, 1, 2, 3])):
             member_id = self._member_id(group_id)
             static = self._instance_of(group_id, member_id)
-            request.members.add(member_id=member_id, group_instance_id=static, reason="bye...")
+            request.members.add(
+                member_id=member_id,
+                group_instance_id=static,
+                reason="bye...",
+                member_secret=_SECRETS[group_id],
+            )
         self._call(request, group_id)
 
     def _commit(self, group_id: str) -> None:
@@ -212,6 +221,7 @@ class ShardLife:
             group_instance_id=self._instance_of(group_id, member_id) if member_id else "",
             generation=self._generation(group_id) if member_id else -1,
             member_seq=pick([0, 1, 2, 3, 4, 5]) if member_id else 0,
+            member_secret=_SECRETS[group_id],
             retention_ms=pick([0, 0, 0, 500]),
         )
         for name in self._draw.sample(["t", "u", "w"], pick([1, 1, 2])):
@@ -277,6 +287,7 @@ class ShardLife:
                 member_id=member_id,
                 group_instance_id=self._instance_of(group_id, member_id),
                 generation=self._generation(group_id),
+                member_secret=_SECRETS[group_id],
             )
             self.cluster.feed(Attach(stream, attach, self._draw.choice([True, False])))
         elif what < 6:

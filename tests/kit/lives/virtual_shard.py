@@ -177,6 +177,7 @@ class VirtualMember:
         self.name = name
         self.group = group
         self.instance = instance
+        self.secret = b""
         self.member_id = ""
         self.generation = -1
         self.members: list[str] = []
@@ -211,6 +212,7 @@ class VirtualMember:
                 coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols
             ],
             client_id=self.name,
+            member_secret=self.secret,
         )
         for field, value in changes.items():
             setattr(request, field, value)
@@ -240,6 +242,7 @@ class VirtualMember:
                 member_id=self.member_id,
                 group_instance_id=self.instance,
                 generation=self.generation,
+                member_secret=self.secret,
                 assignments=assignments,
             )
         )
@@ -257,6 +260,7 @@ class VirtualMember:
                 member_id=self.member_id,
                 group_instance_id=self.instance,
                 generation=self.generation,
+                member_secret=self.secret,
             )
         )
         assert isinstance(response, coordinator_pb2.HeartbeatResponse)
@@ -268,7 +272,10 @@ class VirtualMember:
                 group_id=self.group,
                 members=[
                     coordinator_pb2.LeaveGroupRequest.Member(
-                        member_id=self.member_id, group_instance_id=self.instance, reason=reason
+                        member_id=self.member_id,
+                        group_instance_id=self.instance,
+                        reason=reason,
+                        member_secret=self.secret,
                     )
                 ],
             )
@@ -285,6 +292,7 @@ class VirtualMember:
             group_instance_id=self.instance,
             generation=self.generation,
             member_seq=seq,
+            member_secret=self.secret,
         )
         request.topics.add(name="t").partitions.add(
             partition=partition, offset=offset, leader_epoch=-1, metadata=metadata

@@ -11,6 +11,7 @@ from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
+from muster_core.state.member_secret import Lock
 from muster_core.state.offset_store import OffsetStore
 from muster_core.state.protocols import Supporters
 from muster_protos.muster.log.v1 import records_pb2
@@ -40,6 +41,8 @@ def picture(value: Any) -> Any:
     if isinstance(value, Member):
         names = set(Member.__slots__) - IN_MEMORY_ONLY
         return {name: picture(getattr(value, name)) for name in names}
+    if isinstance(value, Lock):
+        return value.secret_hash  # the secret itself is known to who brought it
     if isinstance(value, Supporters):
         return value.by_all
     if isinstance(value, dict):

@@ -63,6 +63,7 @@ class Ward:
             generation=vitals.seat.generation,
             member_id=vitals.seat.member_id,
             group_instance_id=vitals.group_instance_id,
+            member_secret=vitals.secret,
         )
 
     @property

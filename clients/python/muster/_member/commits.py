@@ -291,6 +291,7 @@ class Committer:
             member_id=seat.member_id,
             group_instance_id=self._group_instance_id,
             member_seq=self._member_seq,
+            member_secret=self._standing.secret,
             topics=[
                 coordinator_pb2.OffsetCommitRequest.Topic(
                     name=topic,

@@ -170,6 +170,7 @@ class Joiner:
             disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,
             member_seq=self._member_seq,
+            member_secret=self._standing.secret,
         )
 
     def _join_timeout_ms(self) -> int:
@@ -209,6 +210,7 @@ class Joiner:
             interval_ms=min(config.heartbeat_interval_ms, a_third_ms),
             timeout_ms=min(config.request_timeout_ms, max(1_000, config.heartbeat_interval_ms)),
             beat_interval_ms=min(config.beat_interval_ms, a_third_ms),
+            secret=standing.secret,
         )
         self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
         self._ward = Ward(vitals, self._link, standing.life, self._config.block_limit_ms)
@@ -232,6 +234,7 @@ class Joiner:
             group_instance_id=self._config.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=joined.protocol_name,
+            member_secret=standing.secret,
         )
         if joined.leader != seat.member_id or joined.server_assignor:
             self._leader.resign()

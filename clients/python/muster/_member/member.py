@@ -426,7 +426,9 @@ class Member:
         if self.config.group_instance_id or not seat.member_id:
             return
         member = coordinator_pb2.LeaveGroupRequest.Member(
-            member_id=seat.member_id, reason=harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS]
+            member_id=seat.member_id,
+            reason=harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS],
+            member_secret=self._standing.secret,
         )
         request = coordinator_pb2.LeaveGroupRequest(group_id=self.group_id, members=[member])
         backoff = Backoff()

@@ -156,6 +156,7 @@ class Attachment:
             member_id=vitals.seat.member_id,
             group_instance_id=vitals.group_instance_id,
             generation=vitals.seat.generation,
+            member_secret=vitals.secret,
         )
 
     @property

@@ -6,7 +6,7 @@ This is the seam between a member and the wire. `UnaryTransport` makes a unary c
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -78,6 +78,7 @@ class Vitals:
         interval_ms: time between two Heartbeat calls.
         timeout_ms: how long to wait for an answer before the connection counts as lost.
         beat_interval_ms: time between two beats on a stream.
+        secret: what the member joined with; empty: nothing.
     """
 
     group_id: str
@@ -86,6 +87,7 @@ class Vitals:
     interval_ms: int
     timeout_ms: int
     beat_interval_ms: int
+    secret: bytes = field(default=b"", repr=False)
 
 
 class HeartbeatCalls(Protocol):
@@ -294,6 +296,7 @@ class Heartbeats:
             generation=vitals.seat.generation,
             member_id=vitals.seat.member_id,
             group_instance_id=vitals.group_instance_id,
+            member_secret=vitals.secret,
         )
         backoff = Backoff()
         while True:

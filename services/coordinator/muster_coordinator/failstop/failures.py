@@ -10,6 +10,7 @@ from muster_core.events import Event, GroupRequest, Request, groups_of
 from muster_core.fault import Journal
 from muster_core.log.application import group_of
 from muster_core.shard import Shard
+from muster_core.veil import veiled_record
 from muster_protos.muster.internal.v1 import fault_pb2
 from muster_runtime.about import software_version
 
@@ -97,7 +98,7 @@ def of_replay(core: Shard, wall_ms: int, error: BaseException) -> Failure | None
     kept.snapshot_parts.extend(_snapshot(core, group_id))
     replayed = kept.events.add(wall_ms=wall_ms).replayed
     replayed.position.CopyFrom(position.to_proto())
-    replayed.record.CopyFrom(record)
+    replayed.record.CopyFrom(veiled_record(record))
     return Failure(group_id, str(record.WhichOneof("kind")), kept.error, kept)
 
 

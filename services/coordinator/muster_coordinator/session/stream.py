@@ -11,7 +11,7 @@ import structlog
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Detach, Push
-from muster_protos.limits import ID_MAX_BYTES
+from muster_protos.limits import ID_MAX_BYTES, MEMBER_SECRET_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_runtime.clock import wall_ms
 from muster_runtime.rpc.identity import current_identity
@@ -357,7 +357,10 @@ class SessionStream:
         key = (request.group_id, request.member_id)
         if not request.group_id:
             self._not_attached(request, error_code.INVALID_GROUP_ID)
-        elif not all(map(_short, (*key, request.group_instance_id))):
+        elif (
+            not all(map(_short, (*key, request.group_instance_id)))
+            or len(request.member_secret) > MEMBER_SECRET_MAX_BYTES
+        ):
             self._not_attached(request, error_code.INVALID_REQUEST)
         elif not self._around.calls.rights.may_join(request.group_id):
             self._not_attached(request, error_code.GROUP_AUTHORIZATION_FAILED)

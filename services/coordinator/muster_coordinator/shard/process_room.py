@@ -21,6 +21,7 @@ class ProcessRoom:
         cores: those that are loaded.
         boot_ms: the boot clock.
         refused: called for each call that is refused because of a limit.
+        unproven: called for each call in the name of a member without its secret; see `Room`.
     """
 
     def __init__(
@@ -28,13 +29,14 @@ class ProcessRoom:
         cores: Callable[[], Collection[Shard]],
         boot_ms: Callable[[], int],
         refused: Callable[[Limit], None],
+        unproven: Callable[[str, str, str], None] = lambda _, __, ___: None,
     ) -> None:
         self._cores = cores
         self._boot_ms = boot_ms
         self._held_bytes = 0
         self._added_up_ms = -_OLD_MS
         self._free_at_ms = 0
-        self.room = Room(self._groups, self._held, refused, self._wait_ms)
+        self.room = Room(self._groups, self._held, refused, self._wait_ms, unproven)
 
     def _groups(self) -> int:
         return sum([len(core.groups) for core in self._cores()])

@@ -208,6 +208,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         self._loads = Histogram(metrics.SHARD_LOAD_DURATION)
         self._loaded = Counter(metrics.SHARD_RECORDS_LOADED)
         self._refusals = Counter(metrics.REFUSALS)
+        self._unproven = Counter(metrics.UNPROVEN)
         self._looked_at: tuple[Ownership, LeaseKeeper, Sessions] | None = None
         self.instruments = (
             *self._calls.instruments,
@@ -216,6 +217,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
             self._loads,
             self._loaded,
             self._refusals,
+            self._unproven,
         )
 
     def attach(self, ownership: Ownership, lease: LeaseKeeper, sessions: Sessions) -> None:
@@ -233,6 +235,10 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
     def refused(self, limit: str) -> None:
         """See `Measures`."""
         self._refusals.add((limit,))
+
+    def unproven(self) -> None:
+        """See `Measures`."""
+        self._unproven.add()
 
     def of_stream(self) -> CallWatch:
         """See `Measures`."""

@@ -98,6 +98,13 @@ REFUSALS = Metric(
     labels={"limit": LIMITS},
     advice="Find out who makes it grow (`muster groups list`), or raise the setting; docs/failures.md.",
 )
+UNPROVEN = Metric(
+    "muster_member_secrets_wrong",
+    Kind.COUNTER,
+    "Calls in the name of a member that did not bring its secret, answered as if nobody had the member id.",
+    advice="Somebody tries ids of members, or a program of your own loses its secret: the line "
+    "`member_secret_wrong` of the log names group, member and address.",
+)
 GROUPS_QUARANTINED = Metric(
     "muster_groups_quarantined",
     Kind.GAUGE,
@@ -353,6 +360,7 @@ ALL = (
     HELD,
     HELD_BY_A_SHARD,
     REFUSALS,
+    UNPROVEN,
     GROUPS_QUARANTINED,
     CORE_FAILURES,
     MEMBERS,

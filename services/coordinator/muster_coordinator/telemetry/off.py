@@ -46,3 +46,6 @@ class Measures:
 
     def refused(self, limit: str) -> None:
         """Something was refused for a limit, by the name of its setting."""
+
+    def unproven(self) -> None:
+        """Somebody spoke for a member without its secret."""

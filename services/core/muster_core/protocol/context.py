@@ -14,7 +14,7 @@ from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
 from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
-from muster_core.features import NO_FEATURES
+from muster_core.features import NO_FEATURES, Feature
 from muster_core.log.application import Application, group_of
 from muster_core.position import Position
 from muster_core.protocol.responses import Owner, refusal
@@ -50,6 +50,22 @@ _new = tuple.__new__
 
 _RESERVE = 1.25
 """How far members that are at work may go above a limit of bytes."""
+
+
+NO_MEMBER = "\0"
+"""An id that no member has: none has a control character."""
+
+
+class OfAMember(Protocol):
+    """A call in the name of a member."""
+
+    @property
+    def member_id(self) -> str:
+        """The member."""
+
+    @property
+    def member_secret(self) -> bytes:
+        """What proves that the caller is the member; empty: nothing does."""
 
 
 class OfAGroup(Protocol):
@@ -353,6 +369,22 @@ class ShardContext:
                 group.line.append(step)
 
     # --- members
+
+    def proven_id(self, group: Group, call: OfAMember, host: str = "") -> str:
+        """The member id of a call, or `NO_MEMBER` where the caller does not know that member's secret.
+
+        So such a call is answered as one with an id that nobody has, and the member is not touched (SES-39).
+        """
+        member_id = call.member_id
+        if group.lock_of(member_id).is_opened_by(call.member_secret):
+            return member_id
+        self.room.unproven(group.group_id, member_id, host)
+        return NO_MEMBER
+
+    @property
+    def keeps_secrets(self) -> bool:
+        """Whether the secrets of members that join count, and hashes of them may be written."""
+        return Feature.MEMBER_SECRETS in self.features
 
     def refuse_join(
         self, group: Group, member: Member, code: ErrorCode, message: str, owner: Owner = None

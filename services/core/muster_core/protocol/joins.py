@@ -23,6 +23,7 @@ from muster_core.state.group import Group, join_of
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import COPIES, MEMBER_BYTES
 from muster_core.state.member import Member
+from muster_core.state.member_secret import OPEN, hash_of, lock_of
 from muster_core.state.terms import Terms, terms_of_join
 from muster_core.waiting.timing_wheel import Timer
 
@@ -32,6 +33,11 @@ STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
 _ANSWERED = "the join was answered with a generation that is over; join again with a higher member_seq"
+
+_UNPROVABLE = (
+    "member_secret is empty: nobody joins without one here (MUSTER_GROUP_REQUIRE_MEMBER_SECRETS); use a "
+    "client of version 0.2 or later"
+)
 
 _NAME_MAX_BYTES = ID_MAX_BYTES - 1 - 36
 """What a member id has before its UUID."""
@@ -51,6 +57,7 @@ class _Join:
         "member_id",
         "protocol_type",
         "request",
+        "secret_hash",
         "size_bytes",
         "terms",
     )
@@ -62,10 +69,11 @@ class _Join:
         self.group_instance_id: str = request.group_instance_id
         self.protocol_type: str = request.protocol_type
         self.terms: Terms = terms_of_join(request)
+        self.secret_hash = hash_of(request.member_secret)
         ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id + request.client_version)
         ids_bytes += utf8_bytes(call.identity)
         # About what it makes a member take in a record.
-        self.size_bytes = _ID_BYTES + ids_bytes + self.terms.protocols.size_bytes
+        self.size_bytes = _ID_BYTES + ids_bytes + len(self.secret_hash) + self.terms.protocols.size_bytes
 
 
 class Joins:
@@ -100,6 +108,9 @@ class Joins:
             limits = f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}"
             self._refuse(call, error_code.INVALID_SESSION_TIMEOUT, f"session_timeout_ms must be {limits}")
             return
+        if config.require_member_secrets and self._context.keeps_secrets and not request.member_secret:
+            self._refuse(call, error_code.INVALID_REQUEST, _UNPROVABLE)
+            return
         group = self._context.groups.get(group_id)
         if group is None:
             self._first_of_all(call, request)
@@ -125,10 +136,12 @@ class Joins:
             self._join(group, join)
 
     def _join(self, group: Group, join: _Join) -> None:
+        join.member_id = self._context.proven_id(group, join.request, join.call.host)
         call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
         if not member_id and instance_id:
             present = group.static_members.get(instance_id, "")
-            if join_of(present) == join_of(_made_id(instance_id, group, join)):
+            same = join_of(present) == join_of(_made_id(instance_id, group, join))
+            if same and _knows(group, present, join):
                 member_id = present  # the answer to this very join was lost
         known = group.member_of(member_id, instance_id)
         if not self._has_room(group, member_id):
@@ -210,12 +223,15 @@ class Joins:
         call, request = join.call, join.request
         new_id = _made_id(request.client_id or "client", group, join)
         member_id = group.id_made_for(join_of(new_id)) or new_id
+        if not _knows(group, member_id, join):
+            member_id = new_id
         if member_id not in group.members:
             if member_id not in group.pending_members:
                 if len(group.pending_members) >= self._context.config.max_pending_members:
                     self._take_back_oldest(group)
                 identity = identity_of_join(call, self._context.features, None)
-                group.give_out(member_id, _PendingMember(self, group, member_id), identity)
+                lock = lock_of(self._secret_hash(join))
+                group.give_out(member_id, _PendingMember(self, group, member_id), identity, lock)
             unused_ms = min(request.session_timeout_ms, self._context.config.unused_id_timeout_ms)
             self._context.purgatory.wheel.arm(
                 group.pending_members[member_id], self._context.now.boot_ms + unused_ms
@@ -261,7 +277,7 @@ class Joins:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, join.group_instance_id)
         identity = identity_of_join(call, self._context.features, None)
-        member.update_from(request, join.terms, call.host, identity)
+        member.update_from(request, join.terms, call.host, identity, self._secret_hash(join))
         member.is_new = True
         if not group.members:
             group.protocol_type = join.protocol_type
@@ -318,7 +334,10 @@ class Joins:
         text = "the member has joined again; this call was replaced"
         was_parked = self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
         identity = identity_of_join(call, self._context.features, member)
-        group.set_protocols(member, lambda: member.update_from(request, join.terms, call.host, identity))
+        secret_hash = self._secret_hash(join, member)
+        group.set_protocols(
+            member, lambda: member.update_from(request, join.terms, call.host, identity, secret_hash)
+        )
         group.park_join(member, call.call_id)
         if member.is_new and not was_parked:  # its session ran since the call that was parked was cancelled
             self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
@@ -336,7 +355,8 @@ class Joins:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
         call, request = join.call, join.request
         new = Member(new_id, join.group_instance_id)
-        new.update_from(request, join.terms, call.host, identity_of_join(call, self._context.features, old))
+        identity = identity_of_join(call, self._context.features, old)
+        new.update_from(request, join.terms, call.host, identity, self._secret_hash(join, old))
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = (
             group.state is GroupState.STABLE
@@ -405,6 +425,11 @@ class Joins:
         else:
             self._rebalancer.prepare(group, self._cause(kind, member, request))
 
+    def _secret_hash(self, join: _Join, before: Member | None = None) -> bytes:
+        """What is kept of the secret that a join brings; that a member had one says that they count."""
+        counts = self._context.keeps_secrets or (before is not None and before.lock is not OPEN)
+        return join.secret_hash if counts else b""
+
     # --- words
 
     def _cause(
@@ -456,6 +481,11 @@ def _is_retry(member: Member, join: _Join) -> bool:
     """Whether the log already has the outcome of this very join."""
     member_seq = join.request.member_seq
     return member_seq != 0 and member_seq == member.recorded_join_seq
+
+
+def _knows(group: Group, member_id: str, join: _Join) -> bool:
+    """Whether a join brings the secret of a member, or of who was given the id."""
+    return group.lock_of(member_id).is_opened_by(join.request.member_secret)
 
 
 def _made_id(name: str, group: Group, join: _Join) -> str:

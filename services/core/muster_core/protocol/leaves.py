@@ -51,6 +51,8 @@ class Leaves:
                 member_id = group.static_members.get(
                     leaver.group_instance_id, ""
                 )  # removal by instance (LG-09)
+            elif member_id and not call.is_operator:
+                member_id = self._context.proven_id(group, leaver, call.host)
             if not may_leave(group, member_id, leaver, call):
                 _note(response, leaver, error_code.UNKNOWN_MEMBER_ID)
                 continue

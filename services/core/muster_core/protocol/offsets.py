@@ -91,11 +91,12 @@ class Offsets:
             return
         if self._context.call_in_line(group, call):
             return
-        fault = self._fault(group, request)
+        member_id = self._context.proven_id(group, request, call.host)
+        fault = self._fault(group, request, member_id)
         if fault is not None:
             self._context.refuse(call.call_id, fault)
             return
-        member = group.members.get(request.member_id)
+        member = group.members.get(member_id)
         if member is None:
             self._store(call, request, None)
             return
@@ -138,15 +139,15 @@ class Offsets:
         return True
 
     @staticmethod
-    def _fault(group: Group, request: OffsetCommitRequest) -> ErrorCode | None:
+    def _fault(group: Group, request: OffsetCommitRequest, member_id: str) -> ErrorCode | None:
         """Why the commit is not accepted (conformance OC-03 to OC-13); None: it is."""
         if request.generation < 0 and group.state is GroupState.EMPTY:
             return None  # an operator or a simple consumer
-        if request.generation >= 0 or request.member_id or request.group_instance_id:
-            fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        if request.generation >= 0 or member_id or request.group_instance_id:
+            fault = group.fault_of(member_id, request.group_instance_id, request.generation)
             if fault is not None:
                 return fault
-            if not group.members[request.member_id].recorded:
+            if not group.members[member_id].recorded:
                 return error_code.ILLEGAL_GENERATION  # in its first join phase: it is in no generation yet
         elif group.state is not GroupState.EMPTY:
             return error_code.UNKNOWN_MEMBER_ID

@@ -32,12 +32,15 @@ class Room:
         refused: called for each call that is refused because of a limit.
         wait_ms: how long work on so many bytes must wait, because other work of its kind takes the time now;
             where it says 0 the work is begun.
+        unproven: called for each call in the name of a member without its secret, with group, member id and
+            the address of the caller; empty: not known.
     """
 
     groups: Callable[[], int] = lambda: 0
     held_bytes: Callable[[], int] = lambda: 0
     refused: Callable[[Limit], None] = lambda _: None
     wait_ms: Callable[[int], int] = lambda _: 0
+    unproven: Callable[[str, str, str], None] = lambda _, __, ___: None
 
 
 ALONE = Room()

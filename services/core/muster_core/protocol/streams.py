@@ -44,10 +44,11 @@ class Streams:
             return error_code.UNKNOWN_MEMBER_ID
         if not belongs_to(group, request.member_id, event.identity):
             return error_code.UNKNOWN_MEMBER_ID
-        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        member_id = self._context.proven_id(group, request)
+        fault = group.fault_of(member_id, request.group_instance_id, request.generation)
         if fault is not None:
             return fault
-        member = group.members[request.member_id]
+        member = group.members[member_id]
         if member.stream_id != stream_id:
             # Beats there do not count any more. A client that came here from there does not hear it.
             self._context.fence(group, member, error_code.UNKNOWN_MEMBER_ID)

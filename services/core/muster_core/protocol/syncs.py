@@ -67,7 +67,8 @@ class Syncs:
             return
         if context.call_in_line(group, call):
             return
-        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        member_id = context.proven_id(group, request, call.host)
+        fault = group.fault_of(member_id, request.group_instance_id, request.generation)
         if fault is not None:
             context.refuse(call.call_id, fault)
         elif _differs(request.protocol_type, group.protocol_type) or _differs(
@@ -76,7 +77,7 @@ class Syncs:
             text = f"the group has protocol type {group.protocol_type!r} and protocol {group.protocol_name!r}"
             context.refuse(call.call_id, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
         else:
-            self._by_state[group.state](group, group.members[request.member_id], call, request)
+            self._by_state[group.state](group, group.members[member_id], call, request)
 
     def _sync_while_preparing(self, _: Group, __: Member, call: Request, ___: SyncGroupRequest) -> None:
         self._context.refuse(call.call_id, error_code.REBALANCE_IN_PROGRESS, _REBALANCES)
@@ -204,7 +205,7 @@ class Syncs:
             code = error_code.UNKNOWN_MEMBER_ID if request.group_id else error_code.INVALID_GROUP_ID
             self._context.refuse(call.call_id, code, "there is no such group")
             return
-        member_id = request.member_id
+        member_id = self._context.proven_id(group, request, call.host)
         fault = group.fault_of(member_id, request.group_instance_id, request.generation)
         if fault is not None:
             self._context.refuse(call.call_id, fault)

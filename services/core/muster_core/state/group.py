@@ -26,6 +26,7 @@ from muster_core.state.holdings import (
     Holdings,
 )
 from muster_core.state.member import Member
+from muster_core.state.member_secret import OPEN, Lock
 from muster_core.state.offset_store import OffsetStore
 from muster_core.state.protocols import Protocols, Supporters
 from muster_core.state.published import TopicPartition, topics_in
@@ -126,6 +127,7 @@ class Group:
         self._supporters = Supporters()
         self._made_for: dict[str, str] = {}
         self._pending_identities: dict[str, str] = {}
+        self._pending_locks: dict[str, Lock] = {}
         self._own_bytes = GROUP_BYTES + utf8_bytes(group_id)
         self._size_bytes = 0
         self._parked_joins = 0
@@ -365,17 +367,20 @@ class Group:
 
     # --- ids
 
-    def give_out(self, member_id: str, timer: Timer, identity: str = "") -> None:
+    def give_out(self, member_id: str, timer: Timer, identity: str = "", lock: Lock = OPEN) -> None:
         """Notes an id that a new dynamic member was given and has not used yet (KIP-394).
 
         Args:
             member_id: the id.
             timer: ends it.
             identity: who alone may use it; empty: anybody.
+            lock: what the secret of who uses it is compared with.
         """
         self.pending_members[member_id] = timer
         if identity:
             self._pending_identities[member_id] = identity
+        if lock is not OPEN:
+            self._pending_locks[member_id] = lock
         self._made_for[join_of(member_id)] = member_id
         self._pending_bytes += _pending_bytes(member_id)
         self.weigh()
@@ -394,12 +399,18 @@ class Group:
         if timer is not None:
             self._pending_bytes -= _pending_bytes(member_id)
             self._pending_identities.pop(member_id, None)
+            self._pending_locks.pop(member_id, None)
         return timer
 
     def identity_of(self, member_id: str) -> str:
         """Whom a member belongs to, or an id that was not used yet; empty: nobody, or there is none."""
         member = self.members.get(member_id)
         return self._pending_identities.get(member_id, "") if member is None else member.identity
+
+    def lock_of(self, member_id: str) -> Lock:
+        """What the secret of a caller with this id is compared with, be it a member's or not used yet."""
+        member = self.members.get(member_id)
+        return self._pending_locks.get(member_id, OPEN) if member is None else member.lock
 
     def id_made_for(self, join: str) -> str:
         """The id of the dynamic member that this join made, also one not used yet; empty: none."""

@@ -7,6 +7,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
+from muster_core.state.member_secret import OPEN, lock_of
 from muster_core.state.terms import NO_TERMS, Terms, template_of, terms_of_record
 from muster_core.waiting.timing_wheel import Timer
 
@@ -23,6 +24,7 @@ class Member:
         host: its address.
         identity: name of the identity that alone may act for it; empty: any may.
         terms: what it asked for with its last join.
+        lock: what its secret is compared with.
         session_timeout_ms: how long it may be silent, by its terms; each beat of each member reads it.
         join_seq: `member_seq` of its last join.
         recorded_join_seq: number of the join that the log knows.
@@ -64,6 +66,7 @@ class Member:
         "join_call",
         "join_seq",
         "kept_tokens",
+        "lock",
         "member_id",
         "promised_until_ms",
         "recorded",
@@ -84,6 +87,7 @@ class Member:
         self.host = ""
         self.identity = ""
         self.terms = NO_TERMS
+        self.lock = OPEN
         self.session_timeout_ms = 0
         self._record: records_pb2.Member | None = None
         self.join_seq = 0
@@ -122,7 +126,7 @@ class Member:
         ids = (
             f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}{self.terms.client_version}"
         )
-        own_bytes = _RECORD_OVERHEAD_BYTES + utf8_bytes(self.identity)
+        own_bytes = _RECORD_OVERHEAD_BYTES + utf8_bytes(self.identity) + len(self.lock.secret_hash)
         return own_bytes + utf8_bytes(ids) + self.terms.protocols.size_bytes
 
     def may_extend(self, now_ms: int) -> None:
@@ -165,7 +169,12 @@ class Member:
         raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
 
     def update_from(
-        self, request: coordinator_pb2.JoinGroupRequest, terms: Terms, host: str, identity: str = ""
+        self,
+        request: coordinator_pb2.JoinGroupRequest,
+        terms: Terms,
+        host: str,
+        identity: str = "",
+        secret_hash: bytes = b"",
     ) -> None:
         """Takes over what a join says.
 
@@ -174,13 +183,19 @@ class Member:
             terms: those of the request.
             host: where it came from.
             identity: whom the member belongs to from now on; empty: nobody.
+            secret_hash: what is to be kept of its secret; empty: nothing.
         """
         self._record = None
         self.identity = identity
+        self._lock_with(secret_hash)
         self.client_id = request.client_id
         self.host = host
         self._agree(terms)
         self.join_seq = request.member_seq
+
+    def _lock_with(self, secret_hash: bytes) -> None:
+        if secret_hash != self.lock.secret_hash:
+            self.lock = lock_of(secret_hash)
 
     def _agree(self, terms: Terms) -> None:
         self.terms = terms
@@ -193,6 +208,7 @@ class Member:
         self.client_id = recorded.client_id
         self.host = recorded.host
         self.identity = recorded.identity
+        self._lock_with(recorded.secret_hash)
         self._agree(terms_of_record(recorded))
         self.join_seq = recorded.member_seq
         self._note_recorded()
@@ -225,6 +241,8 @@ class Member:
                 record.group_instance_id = self.group_instance_id
             if self.identity:
                 record.identity = self.identity
+            if self.lock.secret_hash:
+                record.secret_hash = self.lock.secret_hash
         self._record = record  # the latest: the record before it can go
 
     def to_record(self) -> records_pb2.Member:

@@ -108,6 +108,7 @@ class JoinGroupRequest(_message.Message):
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+    MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     member_id: _builtins.str
@@ -143,6 +144,11 @@ class JoinGroupRequest(_message.Message):
     """Library that makes the call and its version, such as `muster-python/0.2.0`; shown to people, and nothing
     depends on it. At most 64 bytes; empty: not provided.
     """
+    member_secret: _builtins.bytes
+    """Made by the client at random for this member and known to nobody else, 16 to 64 bytes; empty: none. Once the cluster
+    has enabled the feature `member-secrets`, who does not bring it is answered as if nobody had the member id. Every
+    join of the member brings the same one, the first, without an id, included; the coordinator keeps a hash of it.
+    """
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProtocol]:
         """What it supports, preferred first; 1 to 16."""
@@ -164,10 +170,11 @@ class JoinGroupRequest(_message.Message):
         disconnect_grace_ms: _builtins.int = ...,
         server_assignor: _builtins.str = ...,
         client_version: _builtins.str = ...,
+        member_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_seq", b"member_seq", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,6 +328,7 @@ class SyncGroupRequest(_message.Message):
     PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
     PROTOCOL_NAME_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
+    MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     generation: _builtins.int
@@ -333,6 +341,8 @@ class SyncGroupRequest(_message.Message):
     """Kind of the group, to be checked; empty: not checked."""
     protocol_name: _builtins.str
     """Chosen protocol, to be checked; empty: not checked."""
+    member_secret: _builtins.bytes
+    """As in its joins; empty: it joined without one."""
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SyncGroupRequest.Assignment]:
         """Leader only: everybody's assignment. Others send none."""
@@ -347,10 +357,11 @@ class SyncGroupRequest(_message.Message):
         protocol_type: _builtins.str = ...,
         protocol_name: _builtins.str = ...,
         assignments: _abc.Iterable[Global___SyncGroupRequest.Assignment] | None = ...,
+        member_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,6 +467,7 @@ class HeartbeatRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     generation: _builtins.int
@@ -464,6 +476,8 @@ class HeartbeatRequest(_message.Message):
     """The member."""
     group_instance_id: _builtins.str
     """Its static id; empty: dynamic."""
+    member_secret: _builtins.bytes
+    """As in its joins; empty: it joined without one."""
     def __init__(
         self,
         *,
@@ -471,10 +485,11 @@ class HeartbeatRequest(_message.Message):
         generation: _builtins.int = ...,
         member_id: _builtins.str = ...,
         group_instance_id: _builtins.str = ...,
+        member_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -537,22 +552,26 @@ class LeaveGroupRequest(_message.Message):
         MEMBER_ID_FIELD_NUMBER: _builtins.int
         GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
         REASON_FIELD_NUMBER: _builtins.int
+        MEMBER_SECRET_FIELD_NUMBER: _builtins.int
         member_id: _builtins.str
         """Its id; empty to remove a static member by its instance id."""
         group_instance_id: _builtins.str
         """Its static id; empty: dynamic."""
         reason: _builtins.str
         """Why (KIP-800), at most 255 characters; empty: not provided."""
+        member_secret: _builtins.bytes
+        """As in its joins; empty: it joined without one, or an operator removes a static member by its instance id."""
         def __init__(
             self,
             *,
             member_id: _builtins.str = ...,
             group_instance_id: _builtins.str = ...,
             reason: _builtins.str = ...,
+            member_secret: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["group_instance_id", b"group_instance_id", "member_id", b"member_id", "reason", b"reason"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "reason", b"reason"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -770,6 +789,7 @@ class OffsetCommitRequest(_message.Message):
     MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     RETENTION_MS_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
+    MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, at most 255 bytes."""
     generation: _builtins.int
@@ -785,6 +805,8 @@ class OffsetCommitRequest(_message.Message):
     """
     retention_ms: _builtins.int
     """How long the offsets are kept, ms; 0: as the server is set (7 days after the group emptied)."""
+    member_secret: _builtins.bytes
+    """As in its joins; empty: it joined without one, or the commit is from outside the group."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommitRequest.Topic]:
         """Up to 10,000 partitions in all."""
@@ -807,10 +829,11 @@ class OffsetCommitRequest(_message.Message):
         member_seq: _builtins.int = ...,
         retention_ms: _builtins.int = ...,
         ends: _abc.Iterable[Global___OffsetCommitRequest.TopicEnds] | None = ...,
+        member_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_seq", b"member_seq", "retention_ms", b"retention_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "retention_ms", b"retention_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

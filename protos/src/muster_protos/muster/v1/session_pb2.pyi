@@ -165,6 +165,7 @@ class Attach(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     member_id: _builtins.str
@@ -173,6 +174,8 @@ class Attach(_message.Message):
     """Its static id; empty: dynamic."""
     generation: _builtins.int
     """Its generation."""
+    member_secret: _builtins.bytes
+    """As in its joins; empty: it joined without one."""
     def __init__(
         self,
         *,
@@ -180,10 +183,11 @@ class Attach(_message.Message):
         member_id: _builtins.str = ...,
         group_instance_id: _builtins.str = ...,
         generation: _builtins.int = ...,
+        member_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -335,6 +335,7 @@ class Member(_message.Message):
     MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+    SECRET_HASH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
@@ -356,6 +357,8 @@ class Member(_message.Message):
     """Assignor it asks the coordinator to run; empty: none."""
     client_version: _builtins.str
     """Library that it uses, with its version, for people; empty: it did not say."""
+    secret_hash: _builtins.bytes
+    """The first 16 bytes of the SHA-256 of its secret; empty: it has none. Feature `member-secrets`."""
     identity: _builtins.str
     """Name of the identity that joined, which alone may act for the member; empty: any may. Feature `member-identity`."""
     @_builtins.property
@@ -376,11 +379,12 @@ class Member(_message.Message):
         member_seq: _builtins.int = ...,
         server_assignor: _builtins.str = ...,
         client_version: _builtins.str = ...,
+        secret_hash: _builtins.bytes = ...,
         identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "protocols", b"protocols", "rebalance_timeout_ms", b"rebalance_timeout_ms", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "protocols", b"protocols", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
