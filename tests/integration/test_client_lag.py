@@ -161,6 +161,8 @@ async def test_tokens_that_were_kept_and_parked_names_are_described(cluster: Dev
             assert f"({len(keeper.kept_tokens)} kept, with older ones)" in said
             assert "tenants-1 (globex)" in said
             assert "tenants-1 (globex)" in await command(cluster, "partitions", "list", "g")
+            released = await command(cluster, "partitions", "release", "g", "tenants", "globex")
+            assert released == "tenants-1 (globex) is released\n"
 
 
 async def test_doctor_says_which_clients_the_members_use(cluster: DevCluster) -> None:

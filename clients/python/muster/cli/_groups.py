@@ -9,7 +9,7 @@ from muster._cluster.cluster import Cluster
 from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
 from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
-from muster._values import Progress
+from muster._values import Committed, Progress, TopicPartition
 from muster.cli._keys import Keys
 from muster.cli._output import (
     Format,
@@ -155,12 +155,21 @@ def release(group_id: GroupId, servers: Servers = None) -> None:
 
 def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
     """What a group committed."""
-    found = sorted(ask(servers, lambda cluster: cluster.committed(group_id)).items())
+
+    async def question(cluster: Cluster) -> tuple[list[tuple[TopicPartition, Committed]], Keys]:
+        found = sorted((await cluster.committed(group_id)).items())
+        return found, Keys(await cluster.topics({p.topic for p, _ in found}) if found else ())
+
+    found, keys = ask(servers, question)
     if output is Output.JSON:
-        show_json([{**partition._asdict(), **at._asdict()} for partition, at in found])
+        rows = [{**partition._asdict(), "key": keys.of(partition), **at._asdict()} for partition, at in found]
+        show_json(rows)
         return
-    rows = [(partition.topic, partition.number, at.offset, at.metadata) for partition, at in found]
-    show_table(("TOPIC", "PARTITION", "OFFSET", "METADATA"), rows, "nothing was committed")
+    show_table(
+        ("TOPIC", "PARTITION", "OFFSET", "METADATA"),
+        [(partition.topic, keys.of(partition), at.offset, at.metadata) for partition, at in found],
+        "nothing was committed",
+    )
 
 
 def _state(state: coordinator_pb2.GroupState.ValueType) -> str:

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from muster._cluster.cluster import Cluster
+from muster._errors import TopicError
 from muster._parking import Parked
-from muster._values import TopicPartition
+from muster._values import Topic, TopicPartition
 from muster.cli._keys import Keys
 from muster.cli._output import Format, Output, Servers, ask, say, show_json, show_table, when
 
@@ -36,24 +37,36 @@ def release(
     group_id: GroupId,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     partitions: Annotated[
-        list[int], typer.Argument(metavar="PARTITION...", help="Numbers of partitions.", min=0)
+        list[str], typer.Argument(metavar="PARTITION...", help="Names or numbers of partitions.")
     ],
     servers: Servers = None,
 ) -> None:
     """Have the work on parked partitions called again."""
-    wanted = [TopicPartition(topic, number) for number in partitions]
 
-    async def ask_and_release(cluster: Cluster) -> list[TopicPartition]:
+    async def ask_and_release(cluster: Cluster) -> tuple[list[TopicPartition], list[TopicPartition], Keys]:
+        topics = await cluster.topics([topic])
+        wanted = [TopicPartition(topic, _number(topic, topics, key)) for key in partitions]
         parked = {one.partition for one in await cluster.parked(group_id)}
         if found := [partition for partition in wanted if partition in parked]:
             await cluster.release_partitions(group_id, found)
-        return [partition for partition in wanted if partition not in parked]
+        return wanted, found, Keys(topics)
 
-    missing = ask(servers, ask_and_release)
+    wanted, released, keys = ask(servers, ask_and_release)
     for partition in wanted:
-        say(f"{partition} {'is not parked' if partition in missing else 'is released'}")
-    if missing:
+        said = "is released" if partition in released else "is not parked"
+        say(f"{keys.in_words(partition)} {said}")
+    if len(released) < len(wanted):
         raise typer.Exit(1)
+
+
+def _number(topic: str, topics: list[Topic], key: str) -> int:
+    """Number of a partition that is called by its name or number, also where the catalog does not know it."""
+    number = topics[0].number_of(key) if topics else None
+    if number is None and key.isascii() and key.isdecimal() and int(key) < 1 << 32:
+        number = int(key)
+    if number is None:
+        raise TopicError(topic, f"topic {topic!r} has no partition {key!r}")
+    return number
 
 
 def as_rows(parked: list[Parked], keys: Keys) -> list[dict[str, object]]:
