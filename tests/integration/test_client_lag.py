@@ -11,7 +11,7 @@ from typing import Any
 import muster
 import pytest
 from kit import forked
-from kit.clusters.server_cluster import FAST_GROUPS, find
+from kit.clusters.server_cluster import FAST_GROUPS, all_served, find
 from kit.scrape import scrape
 from kit.waiting import until
 from muster import Cluster, Member, Progress, TopicPartition
@@ -175,7 +175,10 @@ async def test_doctor_says_which_clients_the_members_use(cluster: DevCluster) ->
             return bool((await connection.describe_group("g")).members)
 
         await until(has_member, "the worker is a member")
-        findings = json.loads(await command(cluster, "doctor", "--output", "json"))["findings"]
+        await all_served(cluster.servers)
+        metadata = ",".join(process.address for process in cluster.metadata)
+        output = await command(cluster, "doctor", "--metadata", metadata, "--output", "json")
+        findings = json.loads(output)["findings"]
     (clients,) = [one for one in findings if one["check"] == "clients"]
     assert clients["result"] == "ok"
     assert clients["detail"] == f"1 member with muster-python/{forked_version()}"
