@@ -21,7 +21,7 @@ from muster import Cluster, ClusterUnavailable, RequestRefused, SettingsError, T
 from muster._blocked.stand_in import StandIn, Ward
 from muster._clock import boot_ms
 from muster._session import token
-from muster._session.channels import ChannelPool
+from muster._session.channels import ChannelPool, in_process
 from muster._session.token import LONGEST, RenewedToken
 from muster._session.transport import Vitals
 from muster._standing import Life, Seat
@@ -297,3 +297,10 @@ def test_the_token_is_given_in_every_way_that_a_cluster_is_named(file: Path) -> 
     for way in ways:
         with pytest.raises(SettingsError, match="token_file: the token would be"):
             way()
+
+
+def test_what_does_not_leave_the_process_needs_no_tls(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is tested with `muster.testing` may have the environment of the real one."""
+    monkeypatch.setenv("MUSTER_TOKEN_FILE", str(file))
+    with in_process(grpc.aio.insecure_channel):
+        assert Cluster().servers == ("localhost:7400",)

@@ -116,7 +116,7 @@ class ChannelPool:
     @property
     def plain(self) -> bool:
         """Whether it makes connections without TLS."""
-        return self._connect is None and self._credentials is None and self._renewed is None
+        return all(one is None for one in (_in_process, self._connect, self._credentials, self._renewed))
 
     @asynccontextmanager
     async def use(self, address: str) -> AsyncIterator[grpc.aio.Channel]:

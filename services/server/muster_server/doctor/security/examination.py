@@ -58,7 +58,8 @@ def _not_looked_at(patient: Patient, view: discovery_pb2.Cluster | None) -> Iter
     if view is None:
         yield Finding(
             "cluster", "coordinators", CheckResult.SKIPPED, "no discovery instance describes the cluster",
-            "name one with --servers or MUSTER_SERVERS; where it wants an identity, set MUSTER_TLS_…",
+            "name one with --servers or MUSTER_SERVERS; where it wants an identity, set MUSTER_TLS_… or "
+            "MUSTER_TOKEN_FILE",
         )  # fmt: skip
     if not patient.metadata:
         yield Finding(
