@@ -11,6 +11,7 @@ from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
 
@@ -275,6 +276,35 @@ async def test_who_loses_the_right_to_be_in_a_group_is_off_the_stream_with_the_n
     assert (await callers.worker.heartbeat("mine-1", first)).error_code == NO_GROUP
     assert (await callers.worker.heartbeat("mine-2", second)).error_code == 0
     await session.close()
+
+
+async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: Callers) -> None:
+    with capture_logs() as lines:
+        member = await joined(callers.worker, "mine-1")
+        assert (await callers.nobody.join("mine-1")).error_code == NO_GROUP
+        delete = coordinator_pb2.DeleteGroupsRequest(group_ids=["mine-1", "gone"])
+        await callers.operator.stub.DeleteGroups(delete, timeout=60)
+        assert (await callers.operator.heartbeat("mine-1", member)).error_code
+        leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
+        leaving.members.add(member_id=member.member_id)
+        await callers.worker.stub.LeaveGroup(leaving, timeout=60)
+        await callers.operator.stub.DeleteGroups(
+            coordinator_pb2.DeleteGroupsRequest(group_ids=["mine-1"]), timeout=60
+        )
+    told = [line for line in lines if line["event"] == "audit"]
+    about = f"member:mine-1/{member.member_id}"
+    assert [(t["action"], t["who"], t["what"], t["outcome"]) for t in told] == [
+        ("join", "", ["group:mine-1"], "refused"),
+        ("DeleteGroups", "operator", ["group:mine-1", "group:gone"], "failed"),
+        ("act", "operator", [about], "refused"),
+        ("DeleteGroups", "operator", ["group:mine-1"], "done"),
+    ]
+    assert {t["where"] for t in told} == {"127.0.0.1"}
+    assert told[0]["reason"] == "no rule is for a caller without an identity"
+    assert told[1]["errors"] == {
+        "group:mine-1": "ERROR_CODE_NON_EMPTY_GROUP",
+        "group:gone": "ERROR_CODE_GROUP_ID_NOT_FOUND",
+    }
 
 
 async def test_without_a_file_everybody_may_do_everything(cluster: MemoryCluster) -> None:

@@ -12,8 +12,10 @@ from kit.callers_by_header import HEADER, NamedCallers
 from kit.metadata.metadata_stand_in import MetadataStandIn, catalog, cluster
 from muster_discovery.role import Discovery
 from muster_discovery.settings import DiscoverySettings
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
+from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
 
@@ -126,7 +128,15 @@ async def test_a_topic_is_changed_by_who_may(asked: Asked, name: str) -> None:
             assert (await asked.call(who, method, request)).error_code == NO_TOPIC
     assert not asked.metadata.changes
     changes.pop("AlterPartitions")  # for topics with names, which this catalog has none of
-    for method, request in changes.items():
-        refused = (await asked.call("owner", method, request)).error_code == NO_TOPIC
-        assert refused is (name == "u")
+    version = common_pb2.Position(epoch=1, offset=1)
+    asked.metadata.on_change = lambda _: metadata_pb2.ChangeTopicResponse(version=version)
+    with capture_logs() as lines:
+        for method, request in changes.items():
+            refused = (await asked.call("owner", method, request)).error_code == NO_TOPIC
+            assert refused is (name == "u")
+    told = [(t["action"], t["who"], t["what"], t["outcome"]) for t in lines if t["event"] == "audit"]
+    if name == "u":
+        assert told == [(verb, "owner", ["topic:u"], "refused") for verb in ("create", "alter", "delete")]
+    else:
+        assert told == [(method, "owner", ["topic:t1"], "done") for method in changes]
     assert len(asked.metadata.changes) == (0 if name == "u" else 3)

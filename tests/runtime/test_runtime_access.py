@@ -1,5 +1,6 @@
 """Rights: what a file may hold, what it decides, and that it is followed."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,11 @@ async def test_a_changed_file_counts_and_a_broken_one_changes_nothing(tmp_path: 
     assert access.allows(WORKER, Verb.JOIN, GROUP, "orders")
 
     file.write_bytes(one(who='["bob"]', groups='["orders"]'))
-    assert await access.renew()
+    with capture_logs() as lines:
+        assert await access.renew()
+    changed = lines[-1]
+    assert (changed["event"], changed["action"], changed["what"]) == ("audit", "rules_changed", ["rules:1"])
+    assert changed["sha256"] == sha256(file.read_bytes()).hexdigest()
     assert (access.is_current, len(access)) == (True, 1)
     assert access.allows("bob", Verb.JOIN, GROUP, "orders")
     assert not access.allows(WORKER, Verb.JOIN, GROUP, "orders")

@@ -199,6 +199,7 @@ class Coordinator:
                     clock.boot_ms,
                     lambda limit: measures.refused(limit.value),
                     Strangers(clock.boot_ms, measures.unproven).spoke,
+                    foreign=self._ports.public.access.trail.foreign,
                 ).room,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,

@@ -343,6 +343,9 @@ class Shard:
         """Plays a call, at once or after it waited in line."""
         fault = fault_of_identity(self._context.groups, call)
         if fault is not None:
+            request: Any = call.message
+            who = request.member_id or request.group_instance_id
+            self._context.room.foreign(request.group_id, who, call.identity, call.host)
             self._context.refuse(call.call_id, fault, NOT_YOURS)
         else:
             self._requests[type(call.message)](call, call.message)

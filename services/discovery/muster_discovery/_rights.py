@@ -1,5 +1,7 @@
 """What a caller of discovery may do."""
 
+from typing import Any
+
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import need_of
@@ -24,21 +26,21 @@ class Rights:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def refuses_group(self, group_id: str) -> bool:
+    def refuses_group(self, group_id: str, context: Any) -> bool:
         """Whether the caller of now must not learn who serves a group."""
-        return self._refuses("FindCoordinator", group_id)
+        return self._refuses("FindCoordinator", group_id, context)
 
-    def refuses_topic(self, method: str, name: str) -> bool:
+    def refuses_topic(self, method: str, name: str, context: Any) -> bool:
         """Whether the caller of now must not make a call about a topic."""
-        return self._refuses(method, name)
+        return self._refuses(method, name, context)
 
-    def check_cluster(self, method: str) -> None:
+    def check_cluster(self, method: str, context: Any) -> None:
         """Refuses a call about the cluster that the caller of now must not make.
 
         Raises:
             PermissionDenied: it must not.
         """
-        if self._refuses(method, ""):
+        if self._refuses(method, "", context):
             raise PermissionDenied(
                 f"no rule allows the caller {method} of the cluster (`muster access check` explains)"
             )
@@ -51,8 +53,14 @@ class Rights:
         topics = [topic for topic in answer.topics if self._access.sees(who, Kind.TOPIC, topic.name)]
         return discovery_pb2.ListTopicsResponse(topics=topics, catalog_version=answer.catalog_version)
 
-    def _refuses(self, method: str, name: str) -> bool:
+    def changed(self, method: str, name: str, context: Any, code: "common_pb2.ErrorCode.ValueType") -> None:
+        """Tells in the trail that a topic was changed, or could not be."""
+        errors = {f"topic:{name}": common_pb2.ErrorCode.Name(code)} if code else {}
+        self._access.trail.done(method, [f"topic:{name}"], context.peer(), errors)
+
+    def _refuses(self, method: str, name: str, context: Any) -> bool:
         if not self._access.on:
             return False
         need = need_of(_SERVICE, method)
-        return not self._access.allows(current_identity().name, need.verb, need.kind, name)
+        who = current_identity().name
+        return not self._access.allows(who, need.verb, need.kind, name, context.peer())

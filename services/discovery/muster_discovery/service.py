@@ -65,7 +65,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         seen = request.seen_epochs
         for index, group_id in enumerate(request.group_ids):
             result = response.results.add()
-            if self._rights.refuses_group(group_id):
+            if self._rights.refuses_group(group_id, context):
                 result.group_id = group_id
                 result.error_code = common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED
                 result.error_message = NO_GROUP
@@ -77,7 +77,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self, request: discovery_pb2.DescribeClusterRequest, context: Any
     ) -> discovery_pb2.DescribeClusterResponse:
         """The cluster as this instance sees it now."""
-        self._rights.check_cluster("DescribeCluster")
+        self._rights.check_cluster("DescribeCluster", context)
         if self._view.cluster is None:
             raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
         return discovery_pb2.DescribeClusterResponse(
@@ -88,7 +88,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self, request: discovery_pb2.WatchClusterRequest, context: Any
     ) -> AsyncIterator[discovery_pb2.WatchClusterResponse]:
         """The cluster now and after every change, until the client cancels or this instance stops."""
-        self._rights.check_cluster("WatchCluster")
+        self._rights.check_cluster("WatchCluster", context)
         if len(self._watchers) >= self._max_watchers:
             raise ResourceExhausted(
                 f"this discovery instance has its limit of {self._max_watchers} watchers; try another one",
@@ -122,12 +122,13 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.CreateTopicResponse:
         """Adds a topic."""
         check_topic(request.topic)
-        if self._rights.refuses_topic("CreateTopic", request.topic.name):
+        if self._rights.refuses_topic("CreateTopic", request.topic.name, context):
             return discovery_pb2.CreateTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_zones(request.topic)
         self._topics.check_names(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
         answer = await self._change(change, request.request_id, context)
+        self._rights.changed("CreateTopic", request.topic.name, context, answer.error_code)
         return discovery_pb2.CreateTopicResponse(
             error_code=answer.error_code,
             topic=answer.topic,
@@ -140,11 +141,12 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.AlterTopicResponse:
         """Raises the number of partitions of a topic, or sets their zones."""
         check_topic(request.topic)
-        if self._rights.refuses_topic("AlterTopic", request.topic.name):
+        if self._rights.refuses_topic("AlterTopic", request.topic.name, context):
             return discovery_pb2.AlterTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
         answer = await self._change(change, request.request_id, context)
+        self._rights.changed("AlterTopic", request.topic.name, context, answer.error_code)
         return discovery_pb2.AlterTopicResponse(
             error_code=answer.error_code,
             topic=answer.topic,
@@ -157,11 +159,12 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.AlterPartitionsResponse:
         """Adds, weighs and removes partitions of a topic with names."""
         check_topic_name(request.topic, "topic")
-        if self._rights.refuses_topic("AlterPartitions", request.topic):
+        if self._rights.refuses_topic("AlterPartitions", request.topic, context):
             return discovery_pb2.AlterPartitionsResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_alteration()
         change = metadata_pb2.ChangeTopicRequest(alter_partitions=request)
         answer = await self._change(change, request.request_id, context)
+        self._rights.changed("AlterPartitions", request.topic, context, answer.error_code)
         return discovery_pb2.AlterPartitionsResponse(
             error_code=answer.error_code,
             topic=answer.topic,
@@ -174,10 +177,11 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.DeleteTopicResponse:
         """Removes a topic."""
         check_topic_name(request.name)
-        if self._rights.refuses_topic("DeleteTopic", request.name):
+        if self._rights.refuses_topic("DeleteTopic", request.name, context):
             return discovery_pb2.DeleteTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         change = metadata_pb2.ChangeTopicRequest(delete=request.name)
         answer = await self._change(change, request.request_id, context)
+        self._rights.changed("DeleteTopic", request.name, context, answer.error_code)
         return discovery_pb2.DeleteTopicResponse(
             error_code=answer.error_code,
             error_message=answer.error_message,

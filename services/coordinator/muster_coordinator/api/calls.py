@@ -95,7 +95,7 @@ class Calls:
 
     async def _answer_allowed(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers what the caller may ask for, and refuses the rest."""
-        verdict = self.rights.judge(request)
+        verdict = self.rights.judge(request, host)
         if verdict is None:
             return await self.answer_checked(request, host)
         part = verdict.request

@@ -8,10 +8,11 @@ from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
 from muster_protos.limits import topic_of
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
+    LeaveGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -29,6 +30,11 @@ _NEEDS: dict[type[GroupRequest], Need] = {
     getattr(coordinator_pb2, method.input_type.name): need_of(_SERVICE.full_name, method.name)
     for method in _SERVICE.methods
 }
+
+_OF_CONSEQUENCE = frozenset(
+    (DeleteGroupsRequest, OffsetDeleteRequest, LeaveGroupRequest, coordinator_pb2.ReleaseGroupRequest)
+)
+"""Calls that end or take what others have, for which an operator answers. A member's own leaving is none."""
 
 _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
 
@@ -55,40 +61,71 @@ class Rights:
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self._of_several_groups: dict[type[Any], Callable[[str, Need, Any, str], Verdict | None]] = {
+            ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
+            OffsetFetchRequest: self._fetch,
+            DescribeGroupsRequest: self._of_several,
+            DeleteGroupsRequest: self._of_several,
+        }
+        self._of_some_topics: dict[type[Any], Callable[[str, Any, str], Verdict | None]] = {
+            OffsetCommitRequest: self._commit,
+            OffsetDeleteRequest: self._delete_offsets,
+        }
 
-    def judge(self, request: GroupRequest) -> Verdict | None:
-        """Whether the caller of now may make a call; None: it may, all of it."""
-        if not self._access.on:
-            return None
+    def judge(self, request: GroupRequest, host: str) -> Verdict | None:
+        """What becomes of a call of the caller of now; None: it is answered, and nothing is to be told.
+
+        Args:
+            request: the call.
+            host: the address that it came from.
+        """
+        verdict = self._judged(request, host) if self._access.on else None
+        if type(request) not in _OF_CONSEQUENCE or (verdict is not None and verdict.request is None):
+            return verdict
+        if isinstance(request, LeaveGroupRequest) and not self._puts_out(request):
+            return verdict
+        return self._told(request, verdict, host)
+
+    def _puts_out(self, request: LeaveGroupRequest) -> bool:
+        """Whether a call may put members out as an operator does."""
+        return not all(leaver.member_id for leaver in request.members) or bool(
+            self.is_operator(request.group_id)
+        )
+
+    def _told(self, request: GroupRequest, verdict: Verdict | None, host: str) -> Verdict:
+        """A call whose outcome is told in the trail."""
+        trail = self._access.trail
+
+        def complete(answer: Any) -> Any:
+            whole = answer if verdict is None else verdict.complete(answer)
+            what, errors = outcomes_of(request, whole)
+            trail.done(type(request).__name__.removesuffix("Request"), what, host, errors)
+            return whole
+
+        return Verdict(request if verdict is None else verdict.request, complete)
+
+    def _judged(self, request: GroupRequest, host: str) -> Verdict | None:
         who = current_identity().name
-        need = _NEEDS[type(request)]
-        match request:
-            case ListGroupsRequest():
-                return None  # everybody may; it shows what the caller may see
-            case OffsetFetchRequest():
-                return self._fetch(who, need, request)
-            case DescribeGroupsRequest() | DeleteGroupsRequest():
-                return self._of_several(who, need, request)
-            case _:
-                pass
-        if not self._access.allows(who, need.verb, need.kind, request.group_id):
+        kind = type(request)
+        need = _NEEDS[kind]
+        of_several = self._of_several_groups.get(kind)
+        if of_several is not None:
+            return of_several(who, need, request, host)
+        if not self._access.allows(who, need.verb, need.kind, request.group_id, host):  # type: ignore[union-attr]
             answer = _refused(request, need)
             return Verdict(None, lambda _: answer)
-        if isinstance(request, OffsetCommitRequest):
-            return self._commit(who, request)
-        if isinstance(request, OffsetDeleteRequest):
-            return self._delete_offsets(who, request)
-        return None
+        of_topics = self._of_some_topics.get(kind)
+        return None if of_topics is None else of_topics(who, request, host)
 
     @property
     def version(self) -> int:
         """Changes when the rights do."""
         return self._access.version
 
-    def may_join(self, group_id: str) -> bool:
-        """Whether the caller of now may be in a group."""
+    def may_join(self, group_id: str, host: str) -> bool:
+        """Whether the caller of now, at this address, may be in a group."""
         return not self._access.on or self._access.allows(
-            current_identity().name, Verb.JOIN, Kind.GROUP, group_id
+            current_identity().name, Verb.JOIN, Kind.GROUP, group_id, host
         )
 
     def sees_group(self) -> Callable[[str], bool] | None:
@@ -113,18 +150,18 @@ class Rights:
             return None
         return self._access.may(current_identity().name, Verb.ADMIN, Kind.GROUP, group_id)
 
-    def _topic(self, who: str, name: str) -> bool:
-        return self._access.allows(who, Verb.DESCRIBE, Kind.TOPIC, topic_of(name))
+    def _topic(self, who: str, name: str, host: str) -> bool:
+        return self._access.allows(who, Verb.DESCRIBE, Kind.TOPIC, topic_of(name), host)
 
-    def _commit(self, who: str, request: OffsetCommitRequest) -> Verdict | None:
-        allowed = [self._topic(who, topic.name) for topic in request.topics]
+    def _commit(self, who: str, request: OffsetCommitRequest, host: str) -> Verdict | None:
+        allowed = [self._topic(who, topic.name, host) for topic in request.topics]
         if all(allowed):
             return None
         refused = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0)
         return self._of_topics(request, refused, allowed)
 
-    def _delete_offsets(self, who: str, request: OffsetDeleteRequest) -> Verdict | None:
-        allowed = [self._topic(who, topic.topic) for topic in request.topics]
+    def _delete_offsets(self, who: str, request: OffsetDeleteRequest, host: str) -> Verdict | None:
+        allowed = [self._topic(who, topic.topic, host) for topic in request.topics]
         if all(allowed):
             return None
         refused = coordinator_pb2.OffsetDeleteResponse()
@@ -153,10 +190,10 @@ class Rights:
         return Verdict(part, complete)
 
     def _of_several(
-        self, who: str, need: Need, request: DescribeGroupsRequest | DeleteGroupsRequest
+        self, who: str, need: Need, request: DescribeGroupsRequest | DeleteGroupsRequest, host: str
     ) -> Verdict | None:
         group_ids = list(dict.fromkeys(request.group_ids))
-        allowed = [self._access.allows(who, need.verb, need.kind, group_id) for group_id in group_ids]
+        allowed = [self._access.allows(who, *need, group_id, host) for group_id in group_ids]
         if all(allowed):
             return None
         kind = type(request)
@@ -175,16 +212,16 @@ class Rights:
 
         return Verdict(part, complete)
 
-    def _fetch(self, who: str, need: Need, request: OffsetFetchRequest) -> Verdict | None:
+    def _fetch(self, who: str, need: Need, request: OffsetFetchRequest, host: str) -> Verdict | None:
         access = self._access
         groups: list[_FetchedGroup] = []
         part = OffsetFetchRequest()
         for group in request.groups:
-            if not access.allows(who, need.verb, need.kind, group.group_id):
+            if not access.allows(who, need.verb, need.kind, group.group_id, host):
                 refused: Any = _refused(OffsetFetchRequest(groups=[group]), need)
                 groups.append(_FetchedGroup(refused.groups[0], is_asked=False))
                 continue
-            allowed = [self._topic(who, topic.topic) for topic in group.topics]
+            allowed = [self._topic(who, topic.topic, host) for topic in group.topics]
             if all(allowed):
                 groups.append(_FetchedGroup(is_asked=True))
                 part.groups.append(group)
@@ -261,3 +298,24 @@ def _mix(whole: Any, answered: Any, refused: Sequence[Any], allowed: Sequence[bo
 
 def _refused(request: GroupRequest, need: Need) -> GroupResponse:
     return refusal(request, error_code.GROUP_AUTHORIZATION_FAILED, 0, _NO_RIGHT.format(verb=need.verb))
+
+
+def outcomes_of(request: GroupRequest, answer: Any) -> tuple[list[str], dict[str, str]]:
+    """What a call of consequence was about, and what of it was not done, with the name of the error."""
+    match request:
+        case DeleteGroupsRequest():
+            codes = {f"group:{result.group_id}": result.error_code for result in answer.results}
+        case LeaveGroupRequest():
+            codes = {
+                f"member:{request.group_id}/{one.member_id or one.group_instance_id}": one.error_code
+                for one in answer.members
+            } or {f"group:{request.group_id}": answer.error_code}
+        case OffsetDeleteRequest():
+            codes = {
+                f"offsets:{request.group_id}/{topic.name}/{entry.partition}": entry.error_code
+                for topic in answer.topics
+                for entry in topic.partitions
+            } or {f"group:{request.group_id}": answer.error_code}
+        case _:
+            codes = {f"group:{request.group_id}": answer.error_code}  # type: ignore[union-attr]
+    return list(codes), {what: common_pb2.ErrorCode.Name(code) for what, code in codes.items() if code}

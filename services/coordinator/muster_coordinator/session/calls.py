@@ -121,7 +121,7 @@ class StreamCalls:
         except Refused as error:
             self._refuse(call_id, error)
             return
-        verdict = self._calls.rights.judge(request)
+        verdict = self._calls.rights.judge(request, self._host)
         if verdict is not None:
             if verdict.request is None:
                 self._open[call_id] = None

@@ -102,6 +102,7 @@ class SessionStream:
         self.stream_id = stream_id
         self.client_id = ""
         self.members = StreamMembers(stream_id)
+        self._host = host
         self._around = around
         self._settings = settings
         self._outbox = Outbox(settings.max_queued_bytes, around.queued)
@@ -362,7 +363,7 @@ class SessionStream:
             or len(request.member_secret) > MEMBER_SECRET_MAX_BYTES
         ):
             self._not_attached(request, error_code.INVALID_REQUEST)
-        elif not self._around.calls.rights.may_join(request.group_id):
+        elif not self._around.calls.rights.may_join(request.group_id, self._host):
             self._not_attached(request, error_code.GROUP_AUTHORIZATION_FAILED)
         elif self._is_full_for(key):
             self._around.refused(MAX_MEMBERS)
@@ -438,7 +439,7 @@ class SessionStream:
         if self._rights_version == rights.version:
             return []
         self._rights_version = rights.version
-        lost = self.members.revoked(rights.may_join)
+        lost = self.members.revoked(lambda group_id: rights.may_join(group_id, self._host))
         for unheard in lost:
             self._around.places.pop(unheard.key, None)
         return lost

@@ -22,6 +22,7 @@ class ProcessRoom:
         boot_ms: the boot clock.
         refused: called for each call that is refused because of a limit.
         unproven: called for each call in the name of a member without its secret; see `Room`.
+        foreign: called for each call for a member of another identity; see `Room`.
     """
 
     def __init__(
@@ -30,13 +31,14 @@ class ProcessRoom:
         boot_ms: Callable[[], int],
         refused: Callable[[Limit], None],
         unproven: Callable[[str, str, str], None] = lambda _, __, ___: None,
+        foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None,
     ) -> None:
         self._cores = cores
         self._boot_ms = boot_ms
         self._held_bytes = 0
         self._added_up_ms = -_OLD_MS
         self._free_at_ms = 0
-        self.room = Room(self._groups, self._held, refused, self._wait_ms, unproven)
+        self.room = Room(self._groups, self._held, refused, self._wait_ms, unproven, foreign)
 
     def _groups(self) -> int:
         return sum([len(core.groups) for core in self._cores()])

@@ -15,11 +15,13 @@ from muster_core.state.member import Member
 
 NOT_YOURS = "the member, or the instance id, belongs to another identity than the caller's"
 
-_OF_A_MEMBER = (
-    coordinator_pb2.HeartbeatRequest,
-    coordinator_pb2.OffsetCommitRequest,
-    coordinator_pb2.SyncGroupRequest,
-    JoinGroupRequest,
+_OF_A_MEMBER = frozenset(
+    (
+        coordinator_pb2.HeartbeatRequest,
+        coordinator_pb2.OffsetCommitRequest,
+        coordinator_pb2.SyncGroupRequest,
+        JoinGroupRequest,
+    )
 )
 
 
@@ -40,7 +42,7 @@ def fault_of_identity(groups: Mapping[str, Group], call: Request) -> ErrorCode |
     told that it is taken.
     """
     request: Any = call.message
-    if not isinstance(request, _OF_A_MEMBER):
+    if type(request) not in _OF_A_MEMBER:
         return None
     group = groups.get(request.group_id)
     if group is None:

@@ -54,6 +54,7 @@ class Leaves:
             elif member_id and not call.is_operator:
                 member_id = self._context.proven_id(group, leaver, call.host)
             if not may_leave(group, member_id, leaver, call):
+                self._context.room.foreign(group.group_id, member_id, call.identity, call.host)
                 _note(response, leaver, error_code.UNKNOWN_MEMBER_ID)
                 continue
             timer = group.take_back(member_id) if not leaver.group_instance_id else None

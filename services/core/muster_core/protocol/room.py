@@ -34,6 +34,8 @@ class Room:
             where it says 0 the work is begun.
         unproven: called for each call in the name of a member without its secret, with group, member id and
             the address of the caller; empty: not known.
+        foreign: called for each call that is refused because its member belongs to another identity, with
+            group, member or instance id, the caller's identity and its address; empty: not known.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -41,6 +43,7 @@ class Room:
     refused: Callable[[Limit], None] = lambda _: None
     wait_ms: Callable[[int], int] = lambda _: 0
     unproven: Callable[[str, str, str], None] = lambda _, __, ___: None
+    foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None
 
 
 ALONE = Room()

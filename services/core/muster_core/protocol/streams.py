@@ -43,6 +43,7 @@ class Streams:
         if group is None:
             return error_code.UNKNOWN_MEMBER_ID
         if not belongs_to(group, request.member_id, event.identity):
+            self._context.room.foreign(request.group_id, request.member_id, event.identity, "")
             return error_code.UNKNOWN_MEMBER_ID
         member_id = self._context.proven_id(group, request)
         fault = group.fault_of(member_id, request.group_instance_id, request.generation)

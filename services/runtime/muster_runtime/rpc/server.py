@@ -344,7 +344,9 @@ class RpcServer:
             self._callers.start()
         await self._server.start()
         if self.access.on:
-            self._following = asyncio.get_running_loop().create_task(self.access.follow())
+            self._following = asyncio.get_running_loop().create_task(
+                self.access.follow(tells=self._use is not PortUse.INTERNAL)
+            )
 
     async def set_serving(self, serving: bool) -> None:
         """Sets what health says, for the process and each of its services."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import structlog
@@ -12,6 +13,7 @@ from pydantic_settings import SettingsConfigDict
 
 from muster_runtime.rpc._files import RenewedFiles
 from muster_runtime.rpc.access.rules import AccessError, Decision, Rules
+from muster_runtime.rpc.access.trail import Trail
 from muster_runtime.rpc.access.verbs import Kind, Verb
 from muster_runtime.settings import Settings, SettingsError
 
@@ -77,6 +79,7 @@ class Access:
     Attributes:
         refused: how many calls were refused, by verb.
         version: changes when other rules are in force.
+        trail: where refusals are told.
     """
 
     def __init__(self, settings: AccessSettings | None = None) -> None:
@@ -87,6 +90,7 @@ class Access:
         self._of: dict[str, Rules] = {}
         self.refused: Counter[Verb] = Counter()
         self.version = 0
+        self.trail = Trail()
 
     @property
     def on(self) -> bool:
@@ -109,14 +113,23 @@ class Access:
         """How many rules there are."""
         return 0 if self._rules is None else len(self._rules)
 
-    def allows(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
+    def allows(self, who: str, verb: Verb, kind: Kind, name: str = "", where: str = "") -> bool:
         """Whether an identity may do something, which it is refused if not.
 
-        It is a look into a dictionary where it was asked before.
+        It is a look into a dictionary where it was asked before. A refusal is counted, and told in the trail.
+
+        Args:
+            who: name of the identity, that of the call which is served now.
+            verb: what it does.
+            kind: with what.
+            name: of the group or topic.
+            where: the address that the call came from; empty: not known.
         """
         allowed = self.may(who, verb, kind, name)
         if not allowed:
             self.refused[verb] += 1
+            what = f"{kind}:{name}" if name else str(kind)
+            self.trail.refused(verb, what, where, lambda: self.explain(who, verb, kind, name).reason)
         return allowed
 
     def may(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
@@ -147,13 +160,17 @@ class Access:
         allowed = self._known[who, verb, kind, name] = mine.decide(who, verb, kind, name).allowed
         return allowed
 
-    async def follow(self) -> None:
-        """Reads the file again whenever it has changed, until it is cancelled."""
+    async def follow(self, *, tells: bool = True) -> None:
+        """Reads the file again whenever it has changed, until it is cancelled.
+
+        Args:
+            tells: whether changes are told in the trail; of the ports of a process one is enough.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            await self.renew()
+            await self.renew(tells=tells)
 
-    async def renew(self) -> bool:
+    async def renew(self, *, tells: bool = True) -> bool:
         """Reads the file again if it has changed; returns whether other rules are in force."""
         if self._settings is None or self._rules is None:
             return False
@@ -165,5 +182,6 @@ class Access:
         self.version += 1
         self._known.clear()
         self._of.clear()
-        log.info("access_rules_in_force", rules=len(rules))
+        if tells:
+            self.trail.rules_changed(str(self._settings.file), sha256(content).hexdigest(), len(rules))
         return True

@@ -6,6 +6,8 @@ from enum import StrEnum
 class Kind(StrEnum):
     """What a right is about."""
 
+    __hash__ = str.__hash__  # an enum's own takes a microsecond, and each call looks rights up
+
     GROUP = "group"
     TOPIC = "topic"
     CLUSTER = "cluster"
@@ -13,6 +15,8 @@ class Kind(StrEnum):
 
 class Verb(StrEnum):
     """What somebody does."""
+
+    __hash__ = str.__hash__
 
     JOIN = "join"
     """Be a member of a group: join, sync, beat, leave."""

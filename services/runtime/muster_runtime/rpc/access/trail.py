@@ -1,0 +1,129 @@
+"""The audit trail: who did what of consequence from where, and what was refused, as events of the log."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+import structlog
+
+from muster_runtime.rpc.identity import current_identity
+
+LOGGER = "muster.audit"
+"""Every event of the trail has it as `logger`."""
+
+BURST = 20
+"""Refusals of one identity that are told one by one; of all together:"""
+BURST_OF_ALL = 1_000
+EVERY_S = 10.0
+"""After a burst one is told so often, with how many were not; of all together:"""
+EVERY_S_OF_ALL = 0.1
+IDENTITIES_MAX = 1_024
+
+log = structlog.get_logger()
+
+
+class _Allowance:
+    """How many events may be told: a burst, and then one now and then."""
+
+    __slots__ = ("_burst", "_every_s", "_left", "_since_s", "untold")
+
+    def __init__(self, burst: int, every_s: float, now_s: float) -> None:
+        self._burst = burst
+        self._every_s = every_s
+        self._left = float(burst)
+        self._since_s = now_s
+        self.untold = 0
+
+    def take(self, now_s: float) -> bool:
+        """Whether one more may be told."""
+        self._left = min(self._burst, self._left + (now_s - self._since_s) / self._every_s)
+        self._since_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Trail:
+    """Tells of calls of consequence in the name of the caller of now.
+
+    What was refused or failed is told one by one up to a bound for each identity and for all, so that who
+    makes many such calls fills no disk; the next one that is told says how many were not.
+
+    Args:
+        now_s: a clock that never goes back.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self._now_s = now_s
+        self._all = _Allowance(BURST_OF_ALL, EVERY_S_OF_ALL, now_s())
+        self._of: dict[str, _Allowance] = {}
+
+    def done(self, action: str, what: Sequence[str], where: str, errors: dict[str, str]) -> None:
+        """A call that changes or ends what others use was answered.
+
+        Args:
+            action: the call, or what it does.
+            what: with what, as `group:orders`.
+            where: the address that it came from.
+            errors: what of it was not done, with the name of the error.
+        """
+        if len(errors) < len(what):
+            self._tell(action, what, where, "done", errors=errors)
+        elif (untold := self._told_before(current_identity().name)) is not None:
+            self._tell(action, what, where, "failed", errors=errors, untold=untold)
+
+    def refused(self, action: str, what: str, where: str, why: Callable[[], str]) -> None:
+        """A call, or a part of one, was refused.
+
+        Args:
+            action: what it would have done.
+            what: with what, as `group:orders`.
+            where: the address that it came from; empty: not known.
+            why: says why, for people; asked only where it is told.
+        """
+        if (untold := self._told_before(current_identity().name)) is not None:
+            self._tell(action, [what], where, "refused", reason=why(), untold=untold)
+
+    def foreign(self, group_id: str, member: str, who: str, where: str) -> None:
+        """A call was refused because its member belongs to another identity.
+
+        Args:
+            group_id: the group.
+            member: id of the member, or its instance id.
+            who: name of the caller's identity; the call may be played in the task of another one.
+            where: the address that it came from; empty: not known.
+        """
+        if (untold := self._told_before(who)) is not None:
+            reason = "the member belongs to another identity"
+            what = f"member:{group_id}/{member}"
+            self._log("act", who, [what], where, "refused", reason=reason, untold=untold)
+
+    def rules_changed(self, file: str, digest: str, rules: int) -> None:
+        """Other rules are in force, which somebody wrote to a file."""
+        self._log("rules_changed", "", [f"rules:{rules}"], file, "done", sha256=digest)
+
+    def _told_before(self, who: str) -> int | None:
+        """How many events of an identity were not told since the last one; None: nor is the next."""
+        now_s = self._now_s()
+        allowance = self._of.get(who)
+        if allowance is None:
+            if len(self._of) >= IDENTITIES_MAX:
+                del self._of[next(iter(self._of))]
+            allowance = self._of[who] = _Allowance(BURST, EVERY_S, now_s)
+        if not allowance.take(now_s) or not self._all.take(now_s):
+            allowance.untold += 1
+            return None
+        untold, allowance.untold = allowance.untold, 0
+        return untold
+
+    def _tell(self, action: str, what: Sequence[str], where: str, outcome: str, **more: Any) -> None:
+        caller = current_identity()
+        self._log(action, caller.name, what, where, outcome, proof=caller.proof.value, **more)
+
+    @staticmethod
+    def _log(action: str, who: str, what: Sequence[str], where: str, outcome: str, **more: Any) -> None:
+        told = {name: value for name, value in more.items() if value}
+        log.info(
+            "audit", logger=LOGGER, action=action, who=who, what=what, where=where, outcome=outcome, **told
+        )
