@@ -1,7 +1,13 @@
 """Atheris chooses inputs: libFuzzer changes those that reached new branches of the product.
 
-In 40 s of CPU on `log_records`, from nothing, it reached 960 branches (3,313 features by libFuzzer's
-count); random bytes reached 813 (2,148), and Hypothesis, whose choices no coverage guides, 389 (635).
+In 40 s of CPU, each from nothing, these branches were reached (in brackets: features by libFuzzer's count):
+
+              guided         random bytes   Hypothesis, whose choices no coverage guides
+log_records     960 (3,313)    813 (2,148)    389   (635)
+unary_calls   2,225 (6,025)  2,899 (9,167)  1,073 (1,601)
+
+Of calls after calls libFuzzer's first inputs are too short to reach much, so it is given the corpus and some
+long inputs at random to begin with.
 """
 
 import os

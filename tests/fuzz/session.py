@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from fuzz import corpus
@@ -18,6 +19,9 @@ from fuzz.target import Finding, finding_of, load, shrunk
 PROGRESS_S = 10.0
 FINDINGS_MAX = 20
 """Kinds of findings after which a target is left alone."""
+
+SEEDS = 100
+"""Inputs at random that a guided choice begins with, beside the corpus."""
 
 END_FILE = "end.json"
 
@@ -117,14 +121,15 @@ def main() -> None:
 
 
 def _guided(name: str, out: Path, seed: int, watched: Callable[[], Watched]) -> None:
-    from fuzz import guided
+    from fuzz import guided, plain
 
-    folder = out / f"{name}.corpus"
-    folder.mkdir(exist_ok=True)
-    for data in corpus.read(name):
-        (folder / hashlib.sha256(data).hexdigest()[:20]).write_bytes(data)
     with guided.instrumented():
         player = watched()
+    folder = out / f"{name}.corpus"
+    folder.mkdir(exist_ok=True)
+    # Left to itself libFuzzer begins with short inputs, which reach little of what calls after calls do.
+    for data in islice(plain.inputs(player.target, seed), len(corpus.read(name)) + SEEDS):
+        (folder / hashlib.sha256(data).hexdigest()[:20]).write_bytes(data)
 
     def play(data: bytes) -> None:
         player.play(data)
