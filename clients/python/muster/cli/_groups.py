@@ -10,7 +10,7 @@ from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
 from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
 from muster._values import Committed, Progress, TopicPartition
-from muster.cli._keys import Keys
+from muster.cli._keys import Keys, keys_of
 from muster.cli._output import (
     Format,
     Output,
@@ -68,7 +68,7 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
         parked, progress = await cluster.parked(group_id), await cluster.progress_of(group)
         owned = {p.topic for member in group.members for p in decode_assignment(member.assignment) or ()}
         topics = owned | {one.partition.topic for one in parked} | {one.partition.topic for one in progress}
-        return group, parked, progress, Keys(await cluster.topics(topics) if topics else ())
+        return group, parked, progress, await keys_of(cluster, topics)
 
     group, parked, progress, keys = ask(servers, question)
     if output is Output.JSON:
@@ -158,7 +158,7 @@ def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.
 
     async def question(cluster: Cluster) -> tuple[list[tuple[TopicPartition, Committed]], Keys]:
         found = sorted((await cluster.committed(group_id)).items())
-        return found, Keys(await cluster.topics({p.topic for p, _ in found}) if found else ())
+        return found, await keys_of(cluster, (p.topic for p, _ in found))
 
     found, keys = ask(servers, question)
     if output is Output.JSON:

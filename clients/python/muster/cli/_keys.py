@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from muster_protos.limits import TOPIC_NAMES_MAX, is_name
+
+from muster._cluster.cluster import Cluster
 from muster._messages import runs
 from muster._values import Topic, TopicPartition
 
@@ -36,3 +39,12 @@ class Keys:
         keys = [self.of(TopicPartition(topic, number)) for number in numbers[:MOST_NAMES]]
         more = [f"… and {len(numbers) - MOST_NAMES:,} more"] if len(numbers) > MOST_NAMES else []
         return " ".join([topic, *keys, *more])
+
+
+async def keys_of(cluster: Cluster, topics: Iterable[str]) -> Keys:
+    """The names of the partitions of some topics; what is no name of a topic has none."""
+    wanted = sorted({name for name in topics if is_name(name)})
+    found: list[Topic] = []
+    for first in range(0, len(wanted), TOPIC_NAMES_MAX):
+        found += await cluster.topics(wanted[first : first + TOPIC_NAMES_MAX])
+    return Keys(found)

@@ -4,12 +4,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from muster_protos.limits import is_name
 
 from muster._cluster.cluster import Cluster
 from muster._errors import TopicError
 from muster._parking import Parked
 from muster._values import Topic, TopicPartition
-from muster.cli._keys import Keys
+from muster.cli._keys import Keys, keys_of
 from muster.cli._output import Format, Output, Servers, ask, say, show_json, show_table, when
 
 app = typer.Typer(help="List and release the parked partitions of a group.", no_args_is_help=True)
@@ -23,7 +24,7 @@ def list_parked(group_id: GroupId, servers: Servers = None, output: Format = Out
 
     async def question(cluster: Cluster) -> tuple[list[Parked], Keys]:
         parked = await cluster.parked(group_id)
-        return parked, Keys(await cluster.topics({one.partition.topic for one in parked}) if parked else ())
+        return parked, await keys_of(cluster, (one.partition.topic for one in parked))
 
     parked, keys = ask(servers, question)
     if output is Output.JSON:
@@ -44,7 +45,7 @@ def release(
     """Have the work on parked partitions called again."""
 
     async def ask_and_release(cluster: Cluster) -> tuple[list[TopicPartition], list[TopicPartition], Keys]:
-        topics = await cluster.topics([topic])
+        topics = await cluster.topics([topic]) if is_name(topic) else []
         wanted = [TopicPartition(topic, _number(topic, topics, key)) for key in partitions]
         parked = {one.partition for one in await cluster.parked(group_id)}
         if found := [partition for partition in wanted if partition in parked]:
