@@ -216,3 +216,30 @@ async def test_a_function_behind_a_lambda_gets_the_term_itself(leading: Scripted
 
     await muster.alead(lambda term: report(term), name="x", servers=leading.address, **UNARY)
     assert [type(term) for term in seen] == [muster.Term]
+
+
+@pytest.mark.cluster
+async def test_who_is_cancelled_twice_leads_until_the_work_has_ended(leading: ScriptedCluster) -> None:
+    a = leading.coordinators[0]
+    began, ending, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work(_term: muster.Term) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await go.wait()
+
+    task = asyncio.create_task(muster.alead(work, name="x", servers=leading.address, **UNARY))
+    await asyncio.wait_for(began.wait(), 60)
+    task.cancel()
+    await asyncio.wait_for(ending.wait(), 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    beats = len(a.requests("Heartbeat"))
+    await asyncio.wait_for(a.until("Heartbeat", beats + 3), 60)
+    assert not a.requests("LeaveGroup")
+    go.set()
+    await asyncio.wait_for(a.until("LeaveGroup"), 60)

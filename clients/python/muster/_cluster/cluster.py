@@ -115,8 +115,10 @@ class Cluster(TopicCalls):
 
     async def close(self) -> None:
         """Closes all connections. Close the members first."""
-        await self._sessions.close()
-        await self._channels.close()
+        try:
+            await self._sessions.close()
+        finally:
+            await self._channels.close()
 
     def link(self, group_id: str, *, session: bool = False) -> GroupLink:
         """A link to the coordinator of a group: on the shared session stream, or by unary calls."""

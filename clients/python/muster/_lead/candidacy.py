@@ -104,6 +104,15 @@ class Candidacy:
         self._on_lost = None
         self._free.set()
 
+    @property
+    def is_working(self) -> bool:
+        """Whether the work of a term goes on."""
+        return not self._free.is_set()
+
+    def begin_close(self, reason: str) -> None:
+        """Begins what `close` does, for who does not wait for it: it takes place when the work has ended."""
+        self._member.begin_close(reason)
+
     async def close(self, reason: str) -> None:
         """Gives the leadership up, if it is held, and takes part no more. Call `done` before.
 

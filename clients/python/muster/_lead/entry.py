@@ -135,8 +135,10 @@ async def alead(
                 why = f"the work ended: {type(error).__name__}"
                 raise
             finally:
-                candidacy.done()
-                await candidacy.close(why)
+                if candidacy.is_working:  # cancelled once more while the work was to end
+                    candidacy.begin_close("the program was stopped at once")
+                else:
+                    await candidacy.close(why)
 
 
 class _Run:
@@ -161,7 +163,12 @@ class _Run:
             await first(asyncio.wait((attempt.task,)), stopping, term.lost)
         finally:
             held = term.is_leader and not stopping.is_set()
-            in_time = await self._end()
+            try:
+                in_time = await self._end()
+            except asyncio.CancelledError:
+                # Nobody else may lead before the work has ended.
+                attempt.task.add_done_callback(lambda _: self._candidacy.done())
+                raise
             self._candidacy.done()
         if not in_time and not stopping.is_set():
             raise LeadershipLost(term.name)

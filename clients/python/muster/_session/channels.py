@@ -107,6 +107,7 @@ class ChannelPool:
         self._idle_ms = idle_ms
         self._entries: dict[str, _Pooled] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -135,7 +136,9 @@ class ChannelPool:
             yield entry.channel
         finally:
             entry.users -= 1
-            if entry.users == 0 and self._entries.get(address) is entry:
+            if entry.users == 0 and self._closed:
+                self.give_up(address)  # of a member that was still leaving
+            elif entry.users == 0 and self._entries.get(address) is entry:
                 loop = asyncio.get_running_loop()
                 entry.idle = loop.call_later(self._idle_ms / 1_000, self._drop, address, entry)
             elif entry.users == 0 and entry.given_up:
@@ -186,14 +189,20 @@ class ChannelPool:
             self._close_soon(entry)
 
     async def close(self) -> None:
-        """Closes all channels; open calls are cancelled."""
+        """Closes all channels, also if it is cancelled; open calls are cancelled.
+
+        Who is still at something, as a member that leaves, gets a channel that is closed right after it.
+        """
+        self._closed = True
         entries, self._entries = list(self._entries.values()), {}
         for entry in entries:
             if entry.idle is not None:
                 entry.idle.cancel()
-            await entry.channel.close()
-        await asyncio.gather(*self._closing)
-        note_closed(self)
+            self._close_soon(entry)
+        if not self._closing:
+            note_closed(self)
+        while self._closing:
+            await asyncio.wait(self._closing)
 
     def _open(self, address: str) -> grpc.aio.Channel:
         if _in_process is not None:
@@ -215,7 +224,12 @@ class ChannelPool:
     def _close_soon(self, entry: _Pooled) -> None:
         task = asyncio.get_running_loop().create_task(self._close(entry))
         self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(self._has_closed)
+
+    def _has_closed(self, task: "asyncio.Task[None]") -> None:
+        self._closing.discard(task)
+        if self._closed and not self._closing and not self._entries:
+            note_closed(self)
 
     async def _close(self, entry: _Pooled) -> None:
         await entry.channel.close()

@@ -117,8 +117,10 @@ class Session:
     async def close(self) -> None:
         """Ends the stream after sending what is waiting to be sent."""
         self._retire()
-        await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_MS / 1_000)
-        self._task.cancel()
+        try:
+            await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_MS / 1_000)
+        finally:
+            self._task.cancel()
         await asyncio.wait((self._task,))
 
     def _send(self) -> None:

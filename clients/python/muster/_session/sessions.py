@@ -62,6 +62,7 @@ class SessionTransport:
         self._streamless = ExpiringAddresses()
         self._shunned = ExpiringAddresses()
         self._running: set[Session] = set()
+        self._closed = False
 
     async def call(
         self, address: str, request: GroupRequest, response_type: type[Response], *, timeout_ms: int
@@ -91,14 +92,15 @@ class SessionTransport:
         """The stream to a coordinator, opened if necessary; None if it takes unary calls only."""
         session = self._sessions.get(address)
         if session is None or not session.open:
-            if self._streamless.holds(address):
+            if self._closed or self._streamless.holds(address):
                 return None
             session = self._sessions[address] = Session(address, self._channels, self._ended)
             self._running.add(session)
         return session
 
     async def close(self) -> None:
-        """Closes all streams, each after sending what waits."""
+        """Closes all streams, each after sending what waits; a member that is still leaving calls without."""
+        self._closed = True
         await asyncio.gather(*(session.close() for session in tuple(self._running)))
 
     def _ended(self, session: Session, end: StreamEnd) -> None:
