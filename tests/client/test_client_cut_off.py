@@ -1,4 +1,4 @@
-"""A program is cancelled at each place where it waits, from connect to close: everything ends all the same."""
+"""A program is cancelled at each place where it waits, from connect to close: everything ends anyway."""
 
 import asyncio
 import inspect

@@ -6,6 +6,7 @@ coordinator loses its lease and has it again, hands the group over or loses it t
 lost it may go on saying `unsure`; connections break, answers are lost and late, the member's clock runs slow.
 Another member starts join phases, which go on without a member that does not come back in time. So does the
 member itself, which keeps what it has: nobody tells it of that phase, and its call goes with its connection.
+The event loop of the member may be blocked; then a thread makes Heartbeat calls in its place.
 
 It is a model of docs/safety.md, "Session and disconnect grace", and shares no code with what it models:
 `explore.py` walks it, `session_cases.py` names the spaces.
@@ -36,6 +37,11 @@ class SessionRules:
             join phase began.
         phase_waits: a join phase waits for a member that may have heard `unsure`.
         own_join: a join phase that the member began itself has begun for it when it sent its call.
+        spare_phase: what the thread hears within a join phase does not outlast the end of that phase.
+        spare_apart: an `unsure` extends only what the loop has heard, not what the thread has.
+        promised: the grace of a broken stream does not cut short what a Heartbeat promised.
+        spare_living: the thread brings no life back that is over.
+        looks_first: the loop that is back looks at its life before it hears anything.
     """
 
     extend: bool = True
@@ -48,6 +54,11 @@ class SessionRules:
     phase: bool = True
     phase_waits: bool = True
     own_join: bool = True
+    spare_phase: bool = True
+    spare_apart: bool = True
+    promised: bool = True
+    spare_living: bool = True
+    looks_first: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,7 @@ class SessionBounds:
         acks: how many acknowledgements are sent before a lease ends.
         rebalance: how long a join phase waits for the member; 0: there are none.
         joins: the member begins join phases itself, too.
+        blocks: how often the member's loop is blocked.
     """
 
     grace: int = 1
@@ -79,6 +91,7 @@ class SessionBounds:
     acks: int = 4
     rebalance: int = 0
     joins: bool = False
+    blocks: int = 0
 
 
 class Beat(NamedTuple):
@@ -99,6 +112,30 @@ class Answer(NamedTuple):
     sent: int  # of the beat that it acknowledges
     number: int
     phase: bool  # whether the group was in a join phase that the member knows of
+
+
+class SpareCall(NamedTuple):
+    """A Heartbeat call of the thread on its way, or its answer."""
+
+    epoch: int
+    sent: int
+    answered: bool = False
+    phase: bool = False
+
+
+class Spare(NamedTuple):
+    """The loop that may be blocked, and the thread that beats in its place."""
+
+    blocked: bool = False
+    left: int = 0  # how often it may still be blocked
+    call: SpareCall | None = None
+    until: int = 0  # what the thread has heard counts to this, by the member's clock
+    acked_sent: int = 0
+    settled_sent: int = 0
+    phase: bool = False  # it has heard of a join phase
+    promised_at: int = -1  # when the coordinator last answered it
+    untold: bool = False  # the life ended, and the loop has not looked yet
+    revived: bool = False  # ... and it goes on
 
 
 class SessionState(NamedTuple):
@@ -131,6 +168,7 @@ class SessionState(NamedTuple):
     phase_at: int  # when a join phase began; -1: there is none
     own: bool = False  # the member began it, on the connection that it is on
     parked: bool = False  # ... and its call waits there
+    spare: Spare = Spare()
 
 
 _Step = tuple[str, SessionState]
@@ -163,6 +201,7 @@ class SessionModel:
         return SessionState(
             *(0, 0, 1, 1, until, 0, 0, 0, 1, -1, (), ()),
             *(1, True, 1, 0, -1, 0, _CONFIRMED, 0, False, 0, False, -1),
+            spare=Spare(left=self.bounds.blocks),
         )
 
     def _until(self, acked_sent: int, settled_sent: int, span: int) -> int:
@@ -221,15 +260,29 @@ class SessionModel:
             s.phase_at if sure else min(s.phase_at, 0),
             s.own,
             s.parked,
+            s.spare
+            if not bounds.blocks
+            else s.spare._replace(
+                until=max(s.spare.until, clock),
+                acked_sent=max(s.spare.acked_sent, oldest),
+                settled_sent=max(s.spare.settled_sent, oldest),
+                promised_at=max(s.spare.promised_at, now - bounds.session),
+            ),
         )
 
     def broken(self, state: SessionState) -> str:
         """What must not be."""
-        runs = state.now - state.lost < state.until
+        runs = self._runs(state)
+        if state.spare.revived:
+            return "a life that is over is brought back without a word"
         if self._riding:
             rides = not state.sure and runs and state.outage > self.bounds.grace
             return "an outage longer than the grace is ridden out" if rides else ""
         return "two owners" if state.given and runs else ""
+
+    def _runs(self, s: SessionState) -> bool:
+        """Whether the member works, by its clock."""
+        return s.now - s.lost < max(s.until, s.spare.until)
 
     def steps(self, state: SessionState) -> Iterator[_Step]:
         """Everything that can happen next."""
@@ -237,7 +290,18 @@ class SessionModel:
             return
         for label, after in self._all_steps(state):
             if len(after.up) <= 1 and len(after.down) <= 2:
-                yield label, after
+                yield label, self._looked_at(after)
+
+    def _looked_at(self, s: SessionState) -> SessionState:
+        """Notes that a life ended while nobody looked, and that it goes on all the same."""
+        if not s.spare.blocked and not s.spare.untold:
+            return s
+        runs = self._runs(s)
+        return s._replace(
+            spare=s.spare._replace(
+                untold=s.spare.untold or not runs, revived=s.spare.revived or (s.spare.untold and runs)
+            )
+        )
 
     def _all_steps(self, s: SessionState) -> Iterator[_Step]:
         yield from self._time(s)
@@ -245,13 +309,14 @@ class SessionModel:
         yield from self._connection(s)
         yield from self._beat_arrives(s)
         yield from self._answer_arrives(s)
+        yield from self._blocked(s)
         if s.sure and s.now >= self._deadline(s):
             yield "given away", s._replace(given=True)
         if s.sure and s.phase_at >= 0 and not s.parked and s.now >= self._phase_ends(s):
             yield "a join phase goes on without it", s._replace(given=True)
         if s.sure and s.phase_at < 0 and self.bounds.rebalance:
             yield "a join phase begins", s._replace(phase_at=s.now)
-            if self.bounds.joins and s.attached == s.connection:
+            if self.bounds.joins and s.attached == s.connection and not s.spare.blocked:
                 yield "it joins", s._replace(phase_at=s.now, own=True, parked=True)
 
     def _phase_ends(self, s: SessionState) -> int:
@@ -267,6 +332,8 @@ class SessionModel:
         grace = s.broken_at + self.bounds.grace
         if s.told != _CONFIRMED and self.rules.server_too:
             grace = max(grace, s.told_at + self.bounds.session)
+        if s.spare.promised_at >= 0 and self.rules.promised:
+            grace = max(grace, s.spare.promised_at + self.bounds.session)
         return min(session, grace)
 
     def _time(self, s: SessionState) -> Iterator[_Step]:
@@ -276,7 +343,7 @@ class SessionModel:
         yield "tick", later
         if s.lost < self.bounds.drift:
             yield "a tick that the member's clock loses", later._replace(lost=s.lost + 1)
-        if s.now > s.beat_at:
+        if s.now > s.beat_at and not s.spare.blocked:
             beat = Beat(s.connection, s.leads_to, s.now - s.lost, s.seen)
             yield "a beat is sent", s._replace(beat_at=s.now, up=(*s.up, beat))
 
@@ -295,6 +362,7 @@ class SessionModel:
             phase_at=-1,
             own=False,
             parked=False,
+            spare=s.spare._replace(promised_at=-1),
         )
         if s.sure:
             if more and s.acks < self.bounds.acks:
@@ -312,7 +380,7 @@ class SessionModel:
         if s.attached > 0:
             kept = tuple(beat for beat in s.up if beat.connection != s.attached)
             yield "it breaks", s._replace(attached=0, broken_at=s.now, up=kept, own=False, parked=False)
-        elif s.connection < self.bounds.connections:
+        elif s.connection < self.bounds.connections and not s.spare.blocked:
             for epoch in (s.epoch, s.epoch - 1) if s.stale else (s.epoch,):
                 new = s.connection + 1
                 attach = Beat(new, epoch, s.now - s.lost, s.seen)
@@ -354,6 +422,8 @@ class SessionModel:
                 continue
             got = s._replace(down=s.down[:place] + s.down[place + 1 :])
             yield "an answer is lost", got
+            if s.spare.blocked:
+                continue
             if answer.connection != s.connection and self.rules.only_live:
                 continue
             if answer.kind == ACK:
@@ -370,11 +440,47 @@ class SessionModel:
                     ),
                 )
             elif (
-                self.rules.extend
-                and s.now - s.lost < s.until
-                and (answer.epoch >= s.heard_of or not self.rules.epochs)
+                self.rules.extend and self._runs(s) and (answer.epoch >= s.heard_of or not self.rules.epochs)
             ):
-                until = s.acked_sent + self._session
+                acked_sent = s.acked_sent
+                if not self.rules.spare_apart:
+                    acked_sent = max(acked_sent, s.spare.acked_sent)
+                until = acked_sent + self._session
                 if not self._is_waited_for:
                     until = self._until(s.acked_sent, s.settled_sent, self._session)
                 yield "it hears unsure", got._replace(until=until)
+
+    def _blocked(self, s: SessionState) -> Iterator[_Step]:
+        """The loop is blocked and comes back; meanwhile the thread makes one call after the other."""
+        spare = s.spare
+        if not self.bounds.blocks:
+            return
+        if not spare.blocked and spare.left and self._runs(s):
+            yield "the loop is blocked", s._replace(spare=spare._replace(blocked=True, left=spare.left - 1))
+        if spare.blocked:
+            untold = spare.untold and not self.rules.looks_first
+            back = spare._replace(blocked=False, call=None, untold=untold)
+            yield "the loop is back", s._replace(spare=back)
+            if spare.call is None and (self._runs(s) or not self.rules.spare_living):
+                call = SpareCall(s.epoch, s.now - s.lost)
+                yield "the thread calls", s._replace(spare=spare._replace(call=call))
+        if spare.call is None:
+            return
+        yield "its call is lost", s._replace(spare=spare._replace(call=None))
+        if not spare.call.answered:
+            if s.sure and spare.call.epoch == s.epoch:
+                knows = s.phase_at >= 0 and (self.rules.own_join or not s.own)
+                call = spare.call._replace(answered=True, phase=knows)
+                after = spare._replace(call=call, promised_at=s.now)
+                yield "its call is answered", s._replace(touched=s.now, spare=after)
+        elif self._runs(s) or not self.rules.spare_living:
+            yield "the thread hears", s._replace(spare=self._heard(s, spare.call))
+
+    def _heard(self, s: SessionState, call: SpareCall) -> Spare:
+        """What the thread knows after an answer."""
+        spare = s.spare
+        phase = (spare.phase or call.phase) and self.rules.spare_phase
+        settled = spare.settled_sent if phase else max(spare.settled_sent, call.sent)
+        acked = max(spare.acked_sent, call.sent)
+        until = self._until(acked, max(settled, s.settled_sent), self._grace)
+        return spare._replace(call=None, acked_sent=acked, settled_sent=settled, phase=phase, until=until)

@@ -45,6 +45,16 @@ HELD = (
     SessionCase(
         "join phases and a static member", SessionBounds(grace=3, rebalance=2, end=4, connections=1, acks=1)
     ),
+    SessionCase("a blocked loop", SessionBounds(blocks=1, end=4, connections=1, acks=1)),
+    SessionCase(
+        "a blocked loop and an outage", SessionBounds(blocks=1, end=4, loads=0, connections=1, acks=2)
+    ),
+    SessionCase(
+        "a blocked loop and join phases", SessionBounds(blocks=1, rebalance=2, end=4, connections=1, acks=1)
+    ),
+    SessionCase(
+        "a blocked loop that is blocked again", SessionBounds(blocks=2, end=3, connections=1, acks=1)
+    ),
 )
 """Walked to their end: never two owners."""
 
@@ -71,5 +81,10 @@ DROPPED = (
     _dropped("phase", SessionBounds(grace=3, rebalance=1, connections=2, acks=1)),
     _dropped("own_join", SessionBounds(grace=2, rebalance=2, joins=True, connections=2, acks=3)),
     _dropped("phase_waits", SessionBounds(rebalance=2, connections=2, acks=1)),
+    _dropped("spare_phase", SessionBounds(grace=3, rebalance=2, blocks=1, connections=1, acks=1)),
+    _dropped("spare_apart", SessionBounds(rebalance=2, blocks=1, end=4, connections=1, acks=1)),
+    _dropped("promised", SessionBounds(grace=2, session=4, blocks=1, connections=1, acks=1)),
+    _dropped("spare_living", SessionBounds(blocks=1, connections=1, acks=1)),
+    _dropped("looks_first", SessionBounds(blocks=1, connections=1, acks=1)),
 )
 """Each rule dropped, with bounds in which that breaks something."""
