@@ -594,3 +594,18 @@ async def test_a_source_that_is_only_behind_cuts_nothing_and_raises_no_alarm(tmp
             assert await repairer.repair(node, held) is Repaired.LATER
         assert not any(line["event"] == CUT for line in logs)
         assert [count for count, _ in await cluster.ends(0)] == [4, 3, 3]
+
+
+async def test_a_log_that_a_majority_lost_is_told_also_when_nobody_uses_it(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with metadata_cluster(tmp_path, 3) as cluster:
+            patrol = cluster[0].server.metadata._patrol
+            await patrol._round()
+            assert not [line for line in logs if line["event"] == "log_lost"]
+            for index in (0, 1):
+                async with cluster.client(index) as client:
+                    await client.delete("muster:{catalog}:log", "muster:{2}:log")
+            for _ in range(2):
+                await patrol._round()
+    told = [(line["shard"], line["nodes"], line["alarm"]) for line in logs if line["event"] == "log_lost"]
+    assert sorted(told, key=str) == [("catalog", "1,2", True), (2, "1,2", True)]

@@ -31,6 +31,7 @@ class Patrol:
       with what they have, since nothing better exists, and an alarm is raised.
     * A node has not stored in which run of its server it votes on a log, because an older version wrote it or
       the server's settings changed: the run is stored.
+    * A majority lost a log: there is an alarm, also where nobody uses it.
     * A majority has entries that no node knows to be acknowledged, and their writer is gone: they are.
     * No claim of the catalog's log is on a majority, which each repair needs: the log is claimed. Owners of
       shards do that by themselves (OWN-33).
@@ -64,6 +65,7 @@ class Patrol:
         self._readmitted: dict[Node, int] = {}
         self._reported: dict[tuple[Node, str], str] = {}
         self._waiting_since_s: dict[int, float] = {}
+        self._lost: set[int] = set()
         self._reported_waits: set[tuple[str, ...]] = set()
 
     def start(self, log_count: int) -> None:
@@ -126,6 +128,7 @@ class Patrol:
         # A node that is away, or has a stranger at its address, may still remember everything; one without
         # the log remembers nothing.
         gone = sum(reply.status is Status.NOLOG for reply in replies)
+        self._report_loss(shard, [node for node in nodes if answers[node].status is Status.NOLOG])
         if restarted and len(nodes) - len(restarted) - gone < self._quorum.majority:
             doubted = {node: runs[node] for node in restarted}
             await self._readmit(shard, doubted, self._quorum.majority - len(sure), until_ms)
@@ -205,6 +208,20 @@ class Patrol:
                 logs=logs,
                 restarted_at=datetime.fromtimestamp(node.steps.started_s, UTC).isoformat(),
                 meaning="too many nodes restarted to know what they acknowledged in the second before",
+            )
+
+    def _report_loss(self, shard: int, gone: Sequence[Node]) -> None:
+        """Raises an alarm, once, when a majority lost a log, which nobody may write or use."""
+        if len(gone) < self._quorum.majority:
+            self._lost.discard(shard)
+            return
+        if shard not in self._lost:
+            self._lost.add(shard)
+            alarm(
+                "log_lost",
+                shard="catalog" if shard == self._log_count - 1 else shard,
+                nodes=",".join(str(node.index) for node in gone),
+                remedy="bring back the data of these nodes, or restore a backup (docs/backup.md)",
             )
 
     def _report_wait(self, shard: int, restarted: Sequence[Node], away: Sequence[Node]) -> None:

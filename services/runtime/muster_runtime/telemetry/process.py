@@ -40,6 +40,7 @@ ALARM_EVENTS = (
     "lease_too_short",
     "log_acknowledged_records_cut",
     "log_damaged",
+    "log_lost",
     "log_node_damaged",
     "log_node_weakened",
     "log_not_readable",
