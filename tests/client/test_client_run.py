@@ -572,6 +572,63 @@ async def test_a_second_signal_does_not_wait(cluster: ScriptedCluster) -> None:
     assert err.decode().rstrip().endswith("KeyboardInterrupt")
 
 
+WITHOUT_UNIX = """
+import asyncio, os, signal, sys, time
+import grpc.aio, google.protobuf.message, logging.handlers, subprocess, threading
+
+monotonic_ns, getpid, kill = time.monotonic_ns, os.getpid, os.kill
+for name in ("clock_gettime", "clock_gettime_ns", "CLOCK_MONOTONIC", "CLOCK_BOOTTIME"):
+    if hasattr(time, name):
+        delattr(time, name)
+for name in ("fork", "register_at_fork", "getuid", "geteuid", "uname", "killpg", "setsid", "getpgid"):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"):
+    sys.modules[name] = None
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def lacking(*_):
+    raise NotImplementedError
+
+asyncio.SelectorEventLoop.add_signal_handler = lacking
+asyncio.SelectorEventLoop.remove_signal_handler = lacking
+import muster, muster.assignors, muster.sinks
+
+for name in muster.__all__:
+    getattr(muster, name)
+
+async def work(p):
+    await p.commit(1)
+    if p.number == 0:
+        kill(getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
+
+muster.run(work, group="g", topic="t", partitions=3)
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print("ended in order")
+"""
+
+
+async def test_the_client_needs_nothing_that_windows_lacks(cluster: ScriptedCluster) -> None:
+    """No Windows is at hand: what Python does not have there is taken away."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        WITHOUT_UNIX,
+        env={**os.environ, "MUSTER_SERVERS": cluster.address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, out.decode().strip()) == (0, "ended in order"), err.decode()
+    assert cluster.coordinators[0].requests("LeaveGroup")
+
+
 EARLY = """
 import asyncio, os, signal, muster
 

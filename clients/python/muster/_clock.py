@@ -1,10 +1,15 @@
 """The clocks that a member's life is measured with, and who else has to know of time that passes."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+_boot_ns: Callable[[], int] = time.monotonic_ns  # which is the clock since boot on Windows
+if _CLOCK is not None:
+    _boot_ns = partial(time.clock_gettime_ns, _CLOCK)
 
 
 class Time:
@@ -18,7 +23,7 @@ class Time:
 
     def boot_ms(self) -> int:
         """See `muster._clock.boot_ms`."""
-        return time.clock_gettime_ns(_CLOCK) // 1_000_000
+        return _boot_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
         """See `muster._clock.monotonic_s`."""
