@@ -197,6 +197,11 @@ async def prove_and_call(
         raise sort_call(channels, proof, error.code(), error.details() or "", what) from error
     except grpc.aio.UsageError as error:
         raise ConnectionLost(str(error)) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ConnectionLost("the connection was closed") from None  # not by who waits for the answer
     channels.proved()
     return answer
 
