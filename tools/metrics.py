@@ -18,6 +18,7 @@ from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.rpc.access.metrics import AccessSource
+from muster_runtime.rpc.quotas import metrics as quotas
 from muster_runtime.telemetry import Metric
 from muster_runtime.telemetry.process import (
     ALARMS_TOLD,
@@ -45,6 +46,7 @@ SECTIONS: dict[str, Sequence[Metric]] = {
     "process": PROCESS,
     "view": ViewSource.metrics,
     "access": AccessSource.metrics,
+    "quotas": quotas.ALL,
     "coordinator": coordinator.ALL,
     "metadata": metadata.ALL,
     "discovery": discovery.ALL,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from muster_runtime.logs import LogSettings
+from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import ServerSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.setting_facts import SettingFacts, facts
@@ -66,7 +67,7 @@ def page() -> str:
     everything = settings_classes()
     own = {role: settings_classes([role]) for role in ORDER}
     shared = [one for one in everything if all(one in of_role for of_role in own.values())]
-    first = [one for one in (LogSettings, ServerSettings, *Trust.SETTINGS) if one in shared]
+    first = [one for one in (LogSettings, ServerSettings, QuotaSettings, *Trust.SETTINGS) if one in shared]
     sections = [
         group(role.capitalize(), [one for one in own[role] if one not in shared]) for role in reversed(ORDER)
     ]

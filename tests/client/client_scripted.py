@@ -27,8 +27,11 @@ TOKEN = "0000000001-0000000000000007"
 
 
 class Break(Exception):
-    def __init__(self, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+    def __init__(
+        self, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE, retry_after_ms: int | None = None
+    ) -> None:
         self.status = status
+        self.trailers = () if retry_after_ms is None else (("grpc-retry-pushback-ms", str(retry_after_ms)),)
 
 
 Step = Any | Callable[[Any], Any]
@@ -91,7 +94,7 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
             if isinstance(result, Awaitable):
                 result = await result
         except Break as broken:
-            await context.abort(broken.status, "as the test wants it")
+            await context.abort(broken.status, "as the test wants it", broken.trailers)
         return result
 
     async def JoinGroup(self, request: Any, context: Any) -> Any:

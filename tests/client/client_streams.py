@@ -31,7 +31,7 @@ class Aborted(Exception):
 class _CallContext:
     """What a unary handler needs of its context."""
 
-    async def abort(self, status: grpc.StatusCode, details: str) -> None:
+    async def abort(self, status: grpc.StatusCode, details: str, _trailers: object = ()) -> None:
         raise Aborted(status, details)
 
 

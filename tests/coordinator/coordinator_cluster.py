@@ -12,6 +12,7 @@ from muster_coordinator.settings import CoordinatorSettings, GroupSettings, Sess
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_runtime.addresses import Address, parse_addresses
+from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.trust import Trust
 
 SHARDS = 4
@@ -135,6 +136,7 @@ class Coordinators:
         session: SessionSettings | None = None,
         shard_log: ShardLogSettings | None = None,
         trust: Trust | None = None,
+        quotas: QuotaSettings | None = None,
         **settings: Any,
     ) -> Coordinator:
         """Starts a coordinator; returns when its lease is held."""
@@ -148,6 +150,7 @@ class Coordinators:
             session=session,
             shard_log=shard_log,
             trust=trust,
+            quotas=quotas,
         )
         await coordinator.start()
         self.running.append(coordinator)

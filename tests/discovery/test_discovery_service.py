@@ -1,5 +1,6 @@
 # mypy: disable-error-code="abstract"
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
+from muster_runtime.rpc.quotas import QuotaSettings
+from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 
 pytestmark = pytest.mark.cluster
 
@@ -565,3 +568,33 @@ async def test_names_wait_for_their_feature_since_older_metadata_drops_them(setu
         error = await setup.refused(method, request)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "needs the feature partition-names" in str(error.details())
+
+
+async def test_who_changes_many_topics_is_refused(setup: Setup) -> None:
+    await with_topics(setup, {"sites": 1}, 6)
+    changed = 0
+
+    def change(_: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        nonlocal changed
+        changed += 1
+        return metadata_pb2.ChangeTopicResponse(error_code=common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION)
+
+    setup.first.on_change = setup.second.on_change = change
+    limit = QuotaSettings().topic_changes_per_s * CREATION_BURST_S
+    for _ in range(3):
+        await setup.create("sites", 1)  # it is there, which costs nothing
+    request = discovery_pb2.DeleteTopicRequest(name="gone")
+    statuses = Counter[str]()
+
+    async def delete() -> None:
+        try:
+            await setup.stub.DeleteTopic(request, timeout=60)
+            statuses["OK"] += 1
+        except grpc.aio.AioRpcError as error:
+            statuses[error.code().name] += 1
+
+    while not statuses["RESOURCE_EXHAUSTED"]:
+        await asyncio.gather(*(delete() for _ in range(100)))
+    assert statuses["OK"] == changed - 3 >= limit
+    assert await setup.topics() == {"sites": 1}
+    assert (await setup.create("sites", 1)).error_code, "metadata was asked"

@@ -46,6 +46,27 @@ class Backoff:
         await asyncio.sleep(self.next_ms(connection_broken=connection_broken) / 1_000)
 
 
+class Pushback:
+    """Calls of a kind wait for as long as the server said when it refused one of them."""
+
+    def __init__(self) -> None:
+        self._until_ms: dict[type, float] = {}
+
+    def said(self, kind: type, after_ms: int) -> None:
+        """The server refused a call, which may be repeated then; up to a fifth later, at random."""
+        if after_ms > 0:
+            spread = random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
+            self._until_ms[kind] = boot_ms() + after_ms * spread
+
+    async def over(self, kind: type) -> None:
+        """Waits until calls of this kind may be made."""
+        until_ms = self._until_ms.get(kind, 0)
+        if until_ms:
+            await asyncio.sleep(max(0.0, until_ms - boot_ms()) / 1_000)
+            if self._until_ms.get(kind) == until_ms:
+                del self._until_ms[kind]
+
+
 class Waiting:
     """Says when a wait is worth a line in the log: after 2 s, then each time that it has tripled."""
 

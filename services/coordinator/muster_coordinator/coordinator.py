@@ -18,11 +18,14 @@ from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
+from muster_runtime.rpc.quotas.metrics import QuotaSource
+from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import OFF, Telemetry
 
+from muster_coordinator.api.admission import Admission
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.api.rights import Rights
@@ -71,6 +74,7 @@ class Coordinator:
         shard_log: snapshots and trimming; the environment's if absent.
         faults: where events are kept that made the group protocol fail; the environment's if absent.
         server: limits of its gRPC server; the environment's if absent.
+        quotas: what callers may ask for; the environment's if absent.
         trust: certificates and tokens; plain text and none if absent.
         wire: how processes reach each other.
         lease_line: what the lease is renewed on; a thread of its own if absent.
@@ -86,6 +90,7 @@ class Coordinator:
         shard_log: ShardLogSettings | None = None,
         faults: FaultSettings | None = None,
         server: ServerSettings | None = None,
+        quotas: QuotaSettings | None = None,
         trust: Trust | None = None,
         wire: Wire = GRPC,
         lease_line: LeaseLine | None = None,
@@ -99,7 +104,7 @@ class Coordinator:
         self._trust = trust
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
-        self._ports = Ports(settings, lambda use: RpcServer(server, trust, wire, telemetry, use))
+        self._ports = Ports(settings, lambda use: RpcServer(server, trust, wire, telemetry, use, quotas))
         self._telemetry = telemetry
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
@@ -218,6 +223,8 @@ class Coordinator:
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
+        quotas = self._ports.public.quotas
+        admission = Admission(quotas, calls.is_new)
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,
@@ -226,12 +233,14 @@ class Coordinator:
             measures.of_stream,
             says_unsure=lambda: Feature.UNSURE_BEATS in follower.features,
             refused=measures.refused,
+            admit=admission.admit,
         )
         ownership.listen(sessions)
         measures.attach(ownership, lease, sessions)
         self._telemetry.add(lambda: ViewSource(view, "coordinator"))
         self._telemetry.add(lambda: AccessSource(self._ports.public.access, "coordinator"))
-        self._add_servicers(measures.answering(calls.answer), sessions, ownership)
+        self._telemetry.add(lambda: QuotaSource(quotas, "coordinator"))
+        self._add_servicers(measures.answering(calls.answer), admission, sessions, ownership)
         await self._ports.serve()
         log_client.start()
         await view.start()
@@ -314,12 +323,14 @@ class Coordinator:
         await parts.channels.close()
         log.info("coordinator_stopped", node_id=self.node_id)
 
-    def _add_servicers(self, answer: UnaryHandler, sessions: Sessions, ownership: Ownership) -> None:
+    def _add_servicers(
+        self, answer: UnaryHandler, admission: Admission, sessions: Sessions, ownership: Ownership
+    ) -> None:
         public = self._ports.public
         callers = Callers(self._settings.trusted_proxies)
         public.add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
-            GroupCoordinatorServicer(answer, callers),
+            GroupCoordinatorServicer(answer, callers, admission.admit),
             method_limits=METHOD_LIMITS,
         )
         public.add(

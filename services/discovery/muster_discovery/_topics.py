@@ -54,6 +54,10 @@ class TopicReads:
         topics = self._named(catalog, names) if names else catalog.topics
         return discovery_pb2.ListTopicsResponse(topics=topics, catalog_version=catalog.version.offset)
 
+    def knows(self, name: str) -> bool:
+        """Whether the catalog that was pushed last has a topic of this name."""
+        return self._view.catalog is not None and bool(self._named(self._view.catalog, (name,)))
+
     def _named(
         self, catalog: metadata_pb2.TopicCatalog, names: Iterable[str]
     ) -> Sequence[discovery_pb2.Topic]:

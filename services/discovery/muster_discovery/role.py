@@ -12,6 +12,8 @@ from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import Channels
+from muster_runtime.rpc.quotas.metrics import QuotaSource
+from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
@@ -31,6 +33,7 @@ class Discovery:
     Args:
         settings: where it listens, and addresses of metadata.
         server: limits of its gRPC server; the environment's if absent.
+        quotas: what callers may ask for; the environment's if absent.
         trust: certificates and tokens; plain text and none if absent.
         wire: how processes reach each other.
         telemetry: where its metrics and spans go.
@@ -41,12 +44,13 @@ class Discovery:
         settings: DiscoverySettings,
         *,
         server: ServerSettings | None = None,
+        quotas: QuotaSettings | None = None,
         trust: Trust | None = None,
         wire: Wire = GRPC,
         telemetry: Telemetry = OFF,
     ) -> None:
         self._settings = settings
-        self._server = RpcServer(server, trust, wire, telemetry)
+        self._server = RpcServer(server, trust, wire, telemetry, quotas=quotas)
         self._telemetry = telemetry
         self._trust = trust
         self._wire = wire
@@ -82,6 +86,7 @@ class Discovery:
         self._telemetry.add(lambda: ViewSource(view, "discovery"))
         self._telemetry.add(lambda: AccessSource(self._server.access, "discovery"))
         self._telemetry.add(lambda: DiscoverySource(service))
+        self._telemetry.add(lambda: QuotaSource(self._server.quotas, "discovery"))
         self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)
         self._server.on_stop(service.stop)
         try:

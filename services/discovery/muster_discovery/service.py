@@ -9,6 +9,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.quotas import Quota, current_connection
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
 from muster_discovery._checks import check_find, check_names, check_request_id, check_topic, check_topic_name
@@ -192,6 +193,12 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self, change: metadata_pb2.ChangeTopicRequest, request_id: str, context: Any
     ) -> metadata_pb2.ChangeTopicResponse:
         check_request_id(request_id)
+        connection = current_connection()
+        # A fleet may create the topic that all of its workers share: those that come late change nothing.
+        if connection is not None and not (
+            change.HasField("create") and self._topics.knows(change.create.name)
+        ):
+            connection.take(Quota.TOPIC_CHANGES)
         change.change_id = change_id(request_id)
         before = self._topics.version
         answer = await self._forwarder.change(change, context.time_remaining())

@@ -14,6 +14,7 @@ import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
+from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import Settings, check_environment, load
@@ -164,9 +165,11 @@ def maker_of(role: str) -> Callable[..., Role]:
     if role == METADATA:
         from muster_metadata.server import MetadataServer
 
-        return lambda settings, server, trust, telemetry: _MetadataRole(
+        return lambda settings, server, quotas, trust, telemetry: _MetadataRole(
             MetadataServer(
-                settings, RpcServer(server, trust, telemetry=telemetry, use=PortUse.INTERNAL), telemetry
+                settings,
+                RpcServer(server, trust, telemetry=telemetry, use=PortUse.INTERNAL, quotas=quotas),
+                telemetry,
             )
         )
     if role == DISCOVERY:
@@ -180,7 +183,13 @@ def maker_of(role: str) -> Callable[..., Role]:
 
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
     """Every group of settings that a process with these roles reads."""
-    shared: list[type[Settings]] = [LogSettings, ServerSettings, *Trust.SETTINGS, TelemetrySettings]
+    shared: list[type[Settings]] = [
+        LogSettings,
+        ServerSettings,
+        QuotaSettings,
+        *Trust.SETTINGS,
+        TelemetrySettings,
+    ]
     for role in roles:
         read = settings_of(role)
         shared += [read.own, *read.others.values()]
@@ -208,6 +217,7 @@ class Composition:
         self._log = load(LogSettings)
         configure(self._log)
         self._server = load(ServerSettings)
+        self._quotas = load(QuotaSettings)
         self._trust = Trust.load()
         self._telemetry_settings = load(TelemetrySettings)
         self._read = {role: settings_of(role) for role in self.roles}
@@ -228,7 +238,15 @@ class Composition:
     def settings(self) -> list[Settings]:
         """All settings in force."""
         trust = self._trust
-        shared = [self._log, self._server, trust.tls, trust.internal, trust.identity, trust.access]
+        shared = [
+            self._log,
+            self._server,
+            self._quotas,
+            trust.tls,
+            trust.internal,
+            trust.identity,
+            trust.access,
+        ]
         return [*shared, self._telemetry_settings, *self._settings.values(), *self._others.values()]
 
     async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> int:
@@ -272,7 +290,12 @@ class Composition:
             own = own.model_copy(update={"metadata": (Address(_LOOPBACK, beside.port),)})
         others = {name: self._others[name] for name in self._read[role].others}
         running = self._makers[role](
-            own, **others, server=self._server, trust=self._trust, telemetry=self._telemetry
+            own,
+            **others,
+            server=self._server,
+            quotas=self._quotas,
+            trust=self._trust,
+            telemetry=self._telemetry,
         )
         self._running.append((role, running))
         await running.start()

@@ -18,6 +18,7 @@ from muster._cluster.deadline import Deadline
 from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed, fetch_progress
 from muster._cluster.link import GroupLink, address_of
+from muster._cluster.quota_calls import ProcessQuotas, quotas_of
 from muster._cluster.topic_calls import TopicCalls, no_such_topic
 from muster._config import (
     LONGEST_TIMEOUT_MS,
@@ -133,6 +134,18 @@ class Cluster(TopicCalls):
             timeout_ms=self.timeout_ms,
         )
         return answer.cluster
+
+    async def quotas(self, limit: int = 100) -> list[ProcessQuotas]:
+        """The quotas at the discovery servers of this object and at each coordinator, and who uses them.
+
+        Args:
+            limit: callers of each process at most; those who were refused last come first. 1 to 1,000.
+        """
+        check_between("limit", limit, 1, 1_000)
+        view = await self.describe()
+        live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
+        addresses = [*self.servers, *(address_of(c.host, c.port) for c in live)]
+        return await quotas_of(self._channels, dict.fromkeys(addresses), limit)
 
     # Groups
 

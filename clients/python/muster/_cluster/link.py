@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
-from muster._backoff import Backoff, Waiting
+from muster._backoff import Backoff, Pushback, Waiting
 from muster._cluster.discovery import DiscoveryClient
 from muster._errors import GroupError, RequestRefused, code_name, group_error
 from muster._metrics.member import MemberMetrics
@@ -123,6 +123,7 @@ class GroupLink:
         self._locating = asyncio.Lock()
         self._moved = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
+        self._pushback = Pushback()
 
     @property
     def transport(self) -> Transport:
@@ -250,6 +251,7 @@ class GroupLink:
     async def _call(
         self, request: GroupRequest, response_type: type[Response], timeout_ms: int, *, follow_moves: bool
     ) -> Outcome[Response]:
+        await self._pushback.over(type(request))
         address = await self.locate()
         epoch_before = self.shard_epoch
         moved = self._moved
@@ -260,6 +262,7 @@ class GroupLink:
             self.forget(address)
             return Outcome(CONNECTION_LOST, None, str(error), hurry=True)
         except Overloaded as error:
+            self._pushback.said(type(request), error.retry_after_ms)
             return Outcome(OVERLOADED, None, str(error))
         header = _header(response)
         if header.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:

@@ -51,7 +51,7 @@ def response_of(reply: session_pb2.Reply) -> GroupResponse:
     if kind is None or kind == "refused":
         refused = reply.refused
         status = _STATUS.get(refused.status, grpc.StatusCode.UNKNOWN)
-        raise sort_status(status, refused.message, "the call")  # it names the field
+        raise sort_status(status, refused.message, "the call", refused.retry_after_ms)  # it names the field
     response: GroupResponse = getattr(reply, kind)
     return response
 

@@ -50,6 +50,9 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.ReleaseGroupResponse
 )
 Response = TypeVar("Response", bound=GroupResponse)
+LONGEST_RETRY_MS = 30_000
+"""A server that is over a limit is asked again after this time at the latest."""
+_PUSHBACK = "grpc-retry-pushback-ms"
 
 
 class ConnectionLost(Exception):
@@ -57,7 +60,15 @@ class ConnectionLost(Exception):
 
 
 class Overloaded(Exception):
-    """The server is over a limit and did not process the call. Never leaves this package."""
+    """The server is over a limit and did not process the call. Never leaves this package.
+
+    Attributes:
+        retry_after_ms: when it may be repeated, as the server said; 0: it did not say.
+    """
+
+    def __init__(self, message: str, retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_after_ms = min(max(retry_after_ms, 0), LONGEST_RETRY_MS)
 
 
 class KeepAlive(Protocol):
@@ -194,7 +205,8 @@ async def prove_and_call(
     try:
         answer: object = await call(request, timeout=timeout_ms / 1_000, metadata=(*metadata(), *proof))
     except grpc.aio.AioRpcError as error:
-        raise sort_call(channels, proof, error.code(), error.details() or "", what) from error
+        after_ms = _pushback_ms(error)
+        raise sort_call(channels, proof, error.code(), error.details() or "", what, after_ms) from error
     except grpc.aio.UsageError as error:
         raise ConnectionLost(str(error)) from error
     except asyncio.CancelledError:
@@ -212,19 +224,28 @@ def sort_call(
     status: grpc.StatusCode,
     details: str,
     what: str,
+    retry_after_ms: int = 0,
 ) -> Exception:
     """`sort_status` for a call or stream that showed a proof: another one may come yet."""
     if status is not grpc.StatusCode.UNAUTHENTICATED:
-        return sort_status(status, details, what)
+        return sort_status(status, details, what, retry_after_ms)
     return channels.refused(proof, what, details) or ConnectionLost(f"{status.name}: {details}")
 
 
-def sort_status(status: grpc.StatusCode, details: str, what: str) -> Exception:
+def _pushback_ms(error: grpc.aio.AioRpcError) -> int:
+    """When the server wants the call to be repeated (gRFC A6); 0: it did not say."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _PUSHBACK and str(value).isdecimal():
+            return int(value)
+    return 0
+
+
+def sort_status(status: grpc.StatusCode, details: str, what: str, retry_after_ms: int = 0) -> Exception:
     """The exception for a gRPC status: `ConnectionLost`, `Overloaded` or `RequestRefused`."""
     if status in _RETRIABLE:
         return ConnectionLost(_in_short(status, details))
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Overloaded(details)
+        return Overloaded(details, retry_after_ms)
     return RequestRefused(status.name, f"{what} was refused with {status.name}: {details}")
 
 

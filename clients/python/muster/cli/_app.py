@@ -9,13 +9,13 @@ import typer
 
 from muster._errors import MusterError
 from muster._text import harmless
-from muster.cli import _groups, _partitions, _topics
+from muster.cli import _groups, _partitions, _quotas, _topics
 from muster.cli.ending import run
 
 PLUGINS = "muster.commands"
 """Entry points of this group become commands: a function, or a Typer application for several."""
 
-OWN = ("groups", "partitions", "topics", "offsets", "cluster")
+OWN = ("groups", "partitions", "topics", "offsets", "cluster", "quotas")
 
 
 def build(arguments: list[str]) -> typer.Typer:
@@ -37,6 +37,7 @@ def build(arguments: list[str]) -> typer.Typer:
     app.add_typer(_topics.app, name="topics")
     app.command("offsets")(_groups.offsets)
     app.command("cluster")(_topics.cluster)
+    app.command("quotas")(_quotas.quotas)
     called = next((word for word in arguments if not word.startswith("-")), "")
     if called in OWN or arguments == ["--version"]:
         return app

@@ -121,6 +121,14 @@ class Calls:
             return None
         return shard
 
+    def is_new(self, group_id: str) -> bool:
+        """Whether a group of a shard that is served here does not exist."""
+        cluster = self._view.cluster
+        shard = None
+        if cluster is not None and group_id:
+            shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count))
+        return shard is not None and shard.core is not None and group_id not in shard.core.groups
+
     def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
         """The shard of a group if it is here or is being loaded here, else its owner; None: not known."""
         cluster = self._view.cluster

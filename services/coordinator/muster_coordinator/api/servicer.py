@@ -6,7 +6,9 @@ from typing import Any
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.limits import REQUEST_MAX_BYTES
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
+from muster_runtime.rpc.quotas import current_connection
 
+from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.callers import Callers
 
 METHOD_LIMITS = {
@@ -29,15 +31,21 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
     Args:
         answer: answers a call from a host.
         callers: finds the host of a call.
+        admit: counts a call, and raises what it is refused with.
     """
 
     def __init__(
-        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]], callers: Callers
+        self,
+        answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]],
+        callers: Callers,
+        admit: Admit = admit_all,
     ) -> None:
         self._answer_call = answer
+        self._admit = admit
         self._callers = callers
 
     async def _answer(self, request: Any, context: Any) -> Any:
+        self._admit(current_connection(), request, request.ByteSize())
         return await self._answer_call(request, self._callers.host(context))
 
     JoinGroup = _answer

@@ -8,10 +8,12 @@ from typing import Any
 
 import grpc
 import structlog
-from muster_core.events import GroupResponse
+from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import session_pb2
+from muster_runtime.rpc.quotas import current_connection
 from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhausted, Unimplemented, oversized
 
+from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.calls import Calls, check
 from muster_coordinator.shard.owned_shard import OwnedShard
 
@@ -73,6 +75,7 @@ class StreamCalls:
         frame: gives a frame of about so many bytes to write an answer into.
         idle: called when the last open call was answered.
         watch: counts and traces them.
+        admit: counts a call, and raises what it is refused with.
     """
 
     def __init__(
@@ -83,8 +86,12 @@ class StreamCalls:
         frame: Callable[[int], session_pb2.ServerFrame],
         idle: Callable[[], None],
         watch: CallWatch = UNWATCHED,
+        admit: Admit = admit_all,
     ) -> None:
         self._calls = calls
+        self._admit = admit
+        self._connection = current_connection()
+        self._over_quota = 0
         self._host = host
         self._max_open = max_open
         self._frame = frame
@@ -115,8 +122,9 @@ class StreamCalls:
                 raise ResourceExhausted(f"the stream has {self._max_open:,} open calls", _RETRY_MS)
             request = getattr(call, kind)
             limit_bytes = CALL_MAX_BYTES.get(kind, OTHER_CALL_MAX_BYTES)
-            if request.ByteSize() > limit_bytes:
+            if (size_bytes := request.ByteSize()) > limit_bytes:
                 raise oversized(limit_bytes)
+            self._count(request, size_bytes)
             check(request)
         except Refused as error:
             self._refuse(call_id, error)
@@ -134,6 +142,21 @@ class StreamCalls:
         else:
             with self._watch.starting(call_id, kind, request, call.traceparent):
                 self._start(call_id, kind, request, complete)
+
+    def taken_over_quota(self) -> int:
+        """How many calls were refused because of a quota since this was asked last."""
+        number, self._over_quota = self._over_quota, 0
+        return number
+
+    def _count(self, request: GroupRequest, size_bytes: int) -> None:
+        connection = self._connection
+        try:
+            if connection is not None:
+                connection.take_request(size_bytes)
+            self._admit(connection, request, size_bytes)
+        except ResourceExhausted:
+            self._over_quota += 1
+            raise
 
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked."""

@@ -9,8 +9,10 @@ from typing import Any
 import structlog
 from muster_core.events import Push
 from muster_protos.muster.v1 import session_pb2
+from muster_runtime.rpc.quotas import current_connection
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
+from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.session.breaks import Breaks
 from muster_coordinator.session.calls import UNWATCHED, CallWatch
@@ -40,6 +42,7 @@ class Sessions(ShardListener):
         watch: gives what watches the calls of a stream.
         says_unsure: whether the cluster has the feature `unsure-beats`.
         refused: called for each refusal because of a limit, with the name of its setting.
+        admit: counts a call, and raises what it is refused with.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Sessions(ShardListener):
         watch: Callable[[], CallWatch] = lambda: UNWATCHED,
         says_unsure: Callable[[], bool] = lambda: False,
         refused: Callable[[str], None] = lambda _: None,
+        admit: Admit = admit_all,
     ) -> None:
         self._settings = settings
         self._refused = refused
@@ -75,6 +79,7 @@ class Sessions(ShardListener):
             self._queued,
             self._crowded,
             refused=refused,
+            admit=admit,
         )
         self._checker: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -116,6 +121,9 @@ class Sessions(ShardListener):
         stream = SessionStream(next(self._ids), host, self._around)
         task = asyncio.current_task()
         assert task is not None
+        connection = current_connection()
+        if connection is not None:
+            connection.open_stream()
         self._streams[stream.stream_id] = stream
         self._tasks.add(task)
         if self._checker is None:
@@ -125,6 +133,8 @@ class Sessions(ShardListener):
         finally:
             self._streams.pop(stream.stream_id, None)
             self._tasks.discard(task)
+            if connection is not None:
+                connection.close_stream()
 
     def pushed(self, shard: OwnedShard, push: Push) -> None:
         """Passes news of a shard's core on to the stream that it is for, if that is still open."""

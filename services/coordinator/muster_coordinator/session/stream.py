@@ -18,6 +18,7 @@ from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.refusals import Refused
 from muster_runtime.rpc.unread import Cuts
 
+from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session.calls import UNWATCHED, CallWatch, ProtocolBroken, StreamCalls
@@ -40,6 +41,9 @@ _SILENT_MIN_MS = 1_000
 _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
 _SMALL_BYTES = 64
+_REFUSED_CALL_S = 0.000_2
+"""For each call above a quota a stream is not read for so long: more of them are not even refused."""
+_LONGEST_PAUSE_S = 0.2
 _TURN_S = 0.005
 """Frames of a message that take longer are played one message at a time."""
 
@@ -69,6 +73,7 @@ class StreamDependencies:
         crowded: called when that is too much.
         cuts: ends the connections of clients that do not read.
         refused: called for each refusal because of a limit, with the name of its setting.
+        admit: counts a call, and raises what it is refused with.
     """
 
     settings: SessionSettings
@@ -83,6 +88,7 @@ class StreamDependencies:
     crowded: Callable[[], None] = lambda: None
     cuts: Cuts = field(default_factory=Cuts)
     refused: Callable[[str], None] = lambda _: None
+    admit: Admit = admit_all
 
 
 class SessionStream:
@@ -115,6 +121,7 @@ class SessionStream:
             self._frame,
             self._outbox.wake,
             self._watch,
+            around.admit,
         )
         self._beat_interval_ms = 0
         self._beat_number = 0
@@ -297,6 +304,9 @@ class SessionStream:
                 self._play_frame(message.frames[0])
             else:
                 await self._play(message)
+            if over := self._calls.taken_over_quota():
+                # It is not read meanwhile: who goes on asking waits in its own connection.
+                await asyncio.sleep(min(over * _REFUSED_CALL_S, _LONGEST_PAUSE_S))
         except ProtocolBroken:
             raise
         except Exception:

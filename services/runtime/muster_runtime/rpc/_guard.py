@@ -16,7 +16,9 @@ from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
 from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.inside import INTERNAL_PACKAGE, InternalCalls
-from muster_runtime.rpc.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
+from muster_runtime.rpc.quotas.party import current_connection
+from muster_runtime.rpc.quotas.quotas import Quotas
+from muster_runtime.rpc.refusals import Refused, oversized, undecodable
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
 
@@ -111,6 +113,7 @@ class Guard:
         telemetry: counts and traces unary calls.
         internal_calls: checks who makes calls of internal services; absent: anybody may.
         callers: finds out who makes calls of the other services; absent: nobody asks.
+        quotas: bounds what they ask for; absent: nothing does.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class Guard:
         telemetry: Telemetry = OFF,
         internal_calls: InternalCalls | None = None,
         callers: Callers | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
@@ -137,6 +141,7 @@ class Guard:
         self._telemetry = telemetry
         self._internal_calls = internal_calls
         self._callers = callers
+        self._quotas = quotas
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
@@ -146,8 +151,11 @@ class Guard:
         if service.startswith(INTERNAL_PACKAGE):
             if self._internal_calls is not None:
                 serve = _checked(method, serve, self._internal_calls)
-        elif self._callers is not None:
-            serve = _identified(method, serve, self._callers)
+        else:
+            if self._quotas is not None:
+                serve = _rationed(method, serve, self._quotas)
+            if self._callers is not None:
+                serve = _identified(method, serve, self._callers)
         decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
         # A call with one request is served as a stream of requests, which is the same on the wire: else gRPC
         # reads the request by itself, and nobody ends the call of a caller who never sends it. Its answer is
@@ -183,6 +191,8 @@ class Guard:
             request = await read(context)
             if request is grpc.aio.EOF:
                 request = undecodable()
+            elif (connection := current_connection()) is not None and not isinstance(request, Refused):
+                connection.take_bytes(request.ByteSize())
             answer = await unary(request, context)
             if not context.done():
                 unread.add(context, answer)
@@ -331,6 +341,17 @@ def _identified(method: str, serve: Handler, callers: Callers) -> Handler:
     return call
 
 
+def _rationed(method: str, serve: Handler, quotas: Quotas) -> Handler:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            quotas.enter(context)
+        except Exception as error:
+            return await _answer(method, error, context)
+        return await serve(request, context)
+
+    return call
+
+
 def _counted(serve: Handler, open_calls: OpenCalls) -> Handler:
     async def call(request: Any, context: Any) -> Any:
         if open_calls.full:
@@ -354,8 +375,7 @@ async def _capped(work: Callable[[Any], Awaitable[Any]], context: Any, deadlines
 
 async def _answer(method: str, error: Exception, context: Any) -> Any:
     if isinstance(error, Refused):
-        trailers = ((STATUS_DETAILS_KEY, error.status_details()),)
-        return await context.abort(error.status, error.message, trailers)
+        return await context.abort(error.status, error.message, error.trailers())
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this

@@ -16,6 +16,9 @@ from muster_runtime.logs import clean_text
 STATUS_DETAILS_KEY = "grpc-status-details-bin"
 """Trailer that carries a serialised `google.rpc.Status`."""
 
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+"""Trailer with the time after which to try again, in ms (gRFC A6)."""
+
 _VIOLATIONS_MAX = 20
 _DETAILS_MAX_BYTES = 4_096
 
@@ -62,6 +65,10 @@ class Refused(Exception):
         body: bytes = status_pb2.Status(code=code, message=self.message, details=packed).SerializeToString()
         return body
 
+    def trailers(self) -> tuple[tuple[str, str | bytes], ...]:
+        """What the answer carries beside status and message."""
+        return ((STATUS_DETAILS_KEY, self.status_details()),)
+
 
 class InvalidArgument(Refused):
     """The request is malformed or too large. Sending it again cannot help."""
@@ -100,6 +107,10 @@ class _Retriable(Refused):
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(self.retry_after_ms)
         return (error_details_pb2.RetryInfo(retry_delay=delay),)
+
+    def trailers(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Also as the header that gRPC itself knows for it, for clients without `google.rpc`."""
+        return (*super().trailers(), (PUSHBACK_KEY, str(self.retry_after_ms)))
 
 
 class ResourceExhausted(_Retriable):

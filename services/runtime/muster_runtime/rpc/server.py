@@ -11,6 +11,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from muster_protos.muster.internal.v1 import process_pb2_grpc
+from muster_protos.muster.v1 import quotas_pb2_grpc
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -20,6 +21,9 @@ from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import Deadlines
 from muster_runtime.rpc._guard import CallTracker, Guard, OpenCalls, Recorder
 from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.quotas.quotas import Quotas
+from muster_runtime.rpc.quotas.servicer import QuotaServicer
+from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.rpc.wire import GRPC, Wire
@@ -206,9 +210,11 @@ class RpcServer:
         wire: how processes reach each other.
         telemetry: counts and traces the calls.
         use: who makes calls there.
+        quotas: what callers of public services may ask for; the environment's if absent.
 
     Attributes:
         access: what callers may do; servicers ask it.
+        quotas: who asks for what.
     """
 
     def __init__(
@@ -218,6 +224,7 @@ class RpcServer:
         wire: Wire = GRPC,
         telemetry: Telemetry = OFF,
         use: PortUse = PortUse.ALL,
+        quotas: QuotaSettings | None = None,
     ) -> None:
         self._settings = ServerSettings() if settings is None else settings
         self._use = use
@@ -230,6 +237,7 @@ class RpcServer:
         self._largest_request_bytes = self._settings.max_request_bytes
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._health = health.aio.HealthServicer()
+        self.quotas = Quotas(quotas)
         self._tracker = CallTracker()
         self._unread = Unread(self._settings.max_unread_bytes, self._settings.read_timeout_ms)
         self._deadlines = Deadlines(self._settings.max_deadline_ms)
@@ -322,6 +330,10 @@ class RpcServer:
                 process_pb2_grpc.add_ProcessServiceServicer_to_server,
                 ProcessServicer(lambda: self.access.state),
             )
+        if self._use is not PortUse.INTERNAL:
+            self.add(
+                quotas_pb2_grpc.add_QuotaServiceServicer_to_server, QuotaServicer(self.quotas, self.access)
+            )
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         self._register(
             health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker, refuses=False
@@ -378,6 +390,7 @@ class RpcServer:
         self._unread.close()
         if self._callers is not None:
             self._callers.stop()
+        self.quotas.close()
 
     def _register(
         self,
@@ -401,6 +414,7 @@ class RpcServer:
             telemetry=self._telemetry,
             internal_calls=None if self._trust is None else self._trust.internal_calls(),
             callers=self._callers if refuses else None,
+            quotas=self.quotas if refuses else None,
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

@@ -41,6 +41,7 @@ NEEDS: Mapping[str, Need | None] = {
     f"{_DISCOVERY}/AlterTopic": Need(Verb.ALTER, Kind.TOPIC),
     f"{_DISCOVERY}/AlterPartitions": Need(Verb.ALTER, Kind.TOPIC),
     f"{_DISCOVERY}/DeleteTopic": Need(Verb.DELETE, Kind.TOPIC),
+    "muster.v1.QuotaService/DescribeQuotas": Need(Verb.ADMIN, Kind.CLUSTER),
 }
 """By `service/method`. A call that is about offsets of topics needs `describe` of these besides."""
 

@@ -1,0 +1,71 @@
+"""Whether a caller may make a call now: what its quotas, and those of the group's prefix, still have."""
+
+from collections.abc import Callable
+
+from muster_core.events import GroupRequest
+from muster_protos.muster.v1 import coordinator_pb2
+from muster_runtime.rpc.quotas import Connection, Quota, Quotas
+
+_OF_A_GROUP = (
+    coordinator_pb2.JoinGroupRequest,
+    coordinator_pb2.SyncGroupRequest,
+    coordinator_pb2.HeartbeatRequest,
+    coordinator_pb2.LeaveGroupRequest,
+    coordinator_pb2.OffsetCommitRequest,
+    coordinator_pb2.OffsetDeleteRequest,
+    coordinator_pb2.GroupHistoryRequest,
+)
+
+
+Admit = Callable[[Connection | None, GroupRequest, int], None]
+"""Counts a call of a connection, given its size in bytes; raises `ResourceExhausted`."""
+
+
+def admit_all(_connection: Connection | None, _request: GroupRequest, _size_bytes: int) -> None:
+    """Refuses nothing."""
+
+
+class Admission:
+    """Counts what calls of the group protocol ask for, before the core sees them.
+
+    Calls and bytes of the caller are counted where they come in.
+
+    Args:
+        quotas: of the server.
+        is_new: whether a group does not exist, as far as this process is the one that knows.
+    """
+
+    def __init__(self, quotas: Quotas, is_new: Callable[[str], bool]) -> None:
+        self._quotas = quotas
+        self._is_new = is_new
+
+    def admit(self, connection: Connection | None, request: GroupRequest, size_bytes: int) -> None:
+        """Counts a call.
+
+        Raises:
+            ResourceExhausted: it is too much; nothing of it was done.
+        """
+        quotas = self._quotas
+        is_commit = isinstance(request, coordinator_pb2.OffsetCommitRequest)
+        begins = self._begins_group(request)
+        if connection is not None:
+            if is_commit:
+                connection.take(Quota.COMMITS)
+            if begins:
+                connection.take(Quota.NEW_GROUPS)
+        if quotas.has_groups and isinstance(request, _OF_A_GROUP):
+            group_id = request.group_id
+            quotas.take_of_groups(Quota.CALLS, group_id, 1)
+            quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
+            if is_commit:
+                quotas.take_of_groups(Quota.COMMITS, group_id, 1)
+            if begins:
+                quotas.take_of_groups(Quota.NEW_GROUPS, group_id, 1)
+
+    def _begins_group(self, request: GroupRequest) -> bool:
+        """Whether it may make a group: a first join, or a commit of nobody's member."""
+        if isinstance(request, coordinator_pb2.JoinGroupRequest):
+            return not request.member_id and self._is_new(request.group_id)
+        if isinstance(request, coordinator_pb2.OffsetCommitRequest):
+            return request.generation < 0 and self._is_new(request.group_id)
+        return False

@@ -1,0 +1,41 @@
+"""A rate with a burst: a bucket that fills by itself and from which each call takes."""
+
+_ONE = 1 - 1e-6
+"""As sums of fractions are."""
+
+
+class Bucket:
+    """So much a second, and so much at once after a quiet time.
+
+    Whoever finds one in it may take more than there is: the next ones wait until that is paid back. So a
+    request that is larger than the burst is served all the same, and the rate holds in the long run.
+
+    Args:
+        rate_per_s: what comes in; above 0.
+        burst: what there is at most.
+        now_s: the monotonic clock.
+    """
+
+    __slots__ = ("_at_s", "_left", "burst", "rate_per_s")
+
+    def __init__(self, rate_per_s: float, burst: float, now_s: float) -> None:
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+        self._left = burst
+        self._at_s = now_s
+
+    def take(self, amount: float, now_s: float) -> float:
+        """Takes an amount; returns 0, or the seconds after which one more may be taken."""
+        left = self._left + (now_s - self._at_s) * self.rate_per_s
+        self._at_s = now_s
+        if left > self.burst:
+            left = self.burst
+        if left >= _ONE:
+            self._left = left - amount
+            return 0
+        self._left = left
+        return (1 - left) / self.rate_per_s
+
+    def is_full(self, now_s: float) -> bool:
+        """Whether it has nothing to remember."""
+        return self._left + (now_s - self._at_s) * self.rate_per_s >= self.burst

@@ -1,0 +1,264 @@
+"""Who calls, with what it has in use, and its connections."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from enum import Enum
+from typing import Final
+
+from muster_runtime.rpc.quotas.bucket import Bucket
+from muster_runtime.rpc.refusals import ResourceExhausted
+
+BURST_S: Final = 5
+"""Calls, bytes and commits: how many seconds of them may be made at once."""
+
+CREATION_BURST_S: Final = 100
+"""As many of groups and topics."""
+
+_RETRY_MS = 1_000
+_LONGEST_RETRY_MS = 30_000
+
+
+class Quota(Enum):
+    """What is limited, by the name of its setting."""
+
+    CONNECTIONS = "connections"
+    STREAMS = "streams"
+    OPEN_CALLS = "open_calls"
+    CALLS = "calls_per_s"
+    BYTES = "bytes_per_s"
+    COMMITS = "commits_per_s"
+    NEW_GROUPS = "new_groups_per_s"
+    TOPIC_CHANGES = "topic_changes_per_s"
+    CONNECTION_CALLS = "connection_calls_per_s"
+    CONNECTION_BYTES = "connection_bytes_per_s"
+
+
+_WORDS = {
+    Quota.CONNECTIONS: "connections",
+    Quota.STREAMS: "session streams",
+    Quota.OPEN_CALLS: "open calls",
+    Quota.CALLS: "calls a second",
+    Quota.BYTES: "bytes of requests a second",
+    Quota.COMMITS: "commits a second",
+    Quota.NEW_GROUPS: "new groups a second",
+    Quota.TOPIC_CHANGES: "changes of topics a second",
+    Quota.CONNECTION_CALLS: "calls a second on one connection",
+    Quota.CONNECTION_BYTES: "bytes of requests a second on one connection",
+}
+_CREATIONS = frozenset({Quota.NEW_GROUPS, Quota.TOPIC_CHANGES})
+_RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, *_CREATIONS)
+
+Refused = Callable[[Quota], None]
+"""Called for each refusal."""
+
+
+class Party:
+    """Who calls, or the groups of a prefix: buckets, and what is in use.
+
+    Args:
+        name: of the identity, the host, or the prefix.
+        limits: by the names of the settings; 0: none.
+        now_s: the clock.
+        refused: called for each refusal.
+
+    Attributes:
+        is_groups: whether it is a prefix of groups.
+        connections: those with open calls.
+        streams: session streams.
+        open_calls: calls that have not ended.
+        taken: of each rate, what was granted so far.
+        rates: what that was a second, when it was looked at last.
+        refusals: how many there were, by quota.
+        refused_at_s: when the last one was, by that clock.
+        now_s: the clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limits: Mapping[str, int],
+        now_s: Callable[[], float],
+        refused: Refused,
+        *,
+        is_groups: bool = False,
+    ) -> None:
+        self.name = name
+        self.now_s = now_s
+        self.limits = limits
+        self.is_groups = is_groups
+        self.connections = 0
+        self.streams = 0
+        self.open_calls = 0
+        self.taken: dict[Quota, int] = dict.fromkeys(_RATES, 0)
+        self.rates: dict[Quota, int] = {}
+        self._before = dict(self.taken)
+        self._looked_s = now_s()
+        self.refusals: dict[Quota, int] = {}
+        self.refused_at_s: float | None = None
+        self._refused = refused
+        self._buckets = {
+            quota: bucket for quota in _RATES if (bucket := bucket_of(limits, quota, now_s())) is not None
+        }
+
+    def take(self, quota: Quota, amount: int, now_s: float) -> None:
+        """Takes from a rate.
+
+        Raises:
+            ResourceExhausted: it is used up.
+        """
+        bucket = self._buckets.get(quota)
+        if bucket is not None and (wait_s := bucket.take(amount, now_s)):
+            raise self.refusal(quota, now_s, wait_s)
+        self.taken[quota] += amount
+
+    def refusal(self, quota: Quota, now_s: float, wait_s: float | None = None) -> ResourceExhausted:
+        """Counts a refusal and gives it."""
+        self.refusals[quota] = self.refusals.get(quota, 0) + 1
+        self.refused_at_s = now_s
+        self._refused(quota)
+        retry_ms = _RETRY_MS if wait_s is None else min(math.ceil(wait_s * 1_000), _LONGEST_RETRY_MS)
+        whose = f"groups {self.name}… have" if self.is_groups else f"{self.name or 'this caller'} has"
+        limit = self.limits[quota.value]
+        setting = f"MUSTER_QUOTA_{quota.value.upper()}"
+        text = f"{whose} the quota of {limit:,} {_WORDS[quota]} ({setting}); try again in {retry_ms:,} ms"
+        return ResourceExhausted(text, retry_ms)
+
+    def look(self, now_s: float) -> None:
+        """Sees what was granted a second since it was looked at before."""
+        if now_s > self._looked_s:
+            since_s = now_s - self._looked_s
+            self.rates = {
+                quota: round((n - self._before[quota]) / since_s) for quota, n in self.taken.items()
+            }
+            self._before = dict(self.taken)
+            self._looked_s = now_s
+
+    def is_at_rest(self, now_s: float) -> bool:
+        """Whether it uses nothing and has nothing to remember."""
+        in_use = self.open_calls or self.connections
+        return not in_use and all(bucket.is_full(now_s) for bucket in self._buckets.values())
+
+
+def bucket_of(limits: Mapping[str, int], quota: Quota, now_s: float) -> Bucket | None:
+    """The bucket of a rate; None: it has no limit."""
+    rate_per_s = limits.get(quota.value, 0)
+    if not rate_per_s:
+        return None
+    seconds = CREATION_BURST_S if quota in _CREATIONS else BURST_S
+    return Bucket(rate_per_s, rate_per_s * seconds, now_s)
+
+
+class Connection:
+    """A connection of a party, as far as it has open calls.
+
+    Args:
+        party: who made it.
+    """
+
+    __slots__ = ("_bytes", "_calls", "open_calls", "party")
+
+    def __init__(self, party: Party) -> None:
+        now_s = party.now_s()
+        self.party = party
+        self.open_calls = 0
+        self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
+        self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
+
+    def enter(self, task: "asyncio.Task[object]") -> None:
+        """A call begins, whose task this is; it is open until that has ended.
+
+        Raises:
+            ResourceExhausted: it is one too many.
+        """
+        party = self.party
+        limits = party.limits
+        now_s = party.now_s()
+        if not self.open_calls and 0 < limits["connections"] <= party.connections:
+            raise party.refusal(Quota.CONNECTIONS, now_s)
+        if 0 < limits["open_calls"] <= party.open_calls:
+            raise party.refusal(Quota.OPEN_CALLS, now_s)
+        self._take_call(now_s)
+        if not self.open_calls:
+            party.connections += 1
+        self.open_calls += 1
+        party.open_calls += 1
+        task.add_done_callback(self._leave)
+
+    def _leave(self, _: object) -> None:
+        party = self.party
+        self.open_calls -= 1
+        party.open_calls -= 1
+        if not self.open_calls:
+            party.connections -= 1
+
+    def take_request(self, size_bytes: int) -> None:
+        """A call begins on a stream.
+
+        Raises:
+            ResourceExhausted: it is one too many, or too large with those before.
+        """
+        now_s = self.party.now_s()
+        self._take_call(now_s)
+        self._take_bytes(size_bytes, now_s)
+
+    def _take_call(self, now_s: float) -> None:
+        calls = self._calls
+        if calls is not None and (wait_s := calls.take(1, now_s)):
+            raise self.party.refusal(Quota.CONNECTION_CALLS, now_s, wait_s)
+        self.party.take(Quota.CALLS, 1, now_s)
+
+    def take_bytes(self, size_bytes: int) -> None:
+        """The request of a unary call has come.
+
+        Raises:
+            ResourceExhausted: it is too much, with those before.
+        """
+        self._take_bytes(size_bytes, self.party.now_s())
+
+    def _take_bytes(self, size_bytes: int, now_s: float) -> None:
+        room = self._bytes
+        if room is not None and (wait_s := room.take(size_bytes, now_s)):
+            raise self.party.refusal(Quota.CONNECTION_BYTES, now_s, wait_s)
+        self.party.take(Quota.BYTES, size_bytes, now_s)
+
+    def take(self, quota: Quota) -> None:
+        """Takes one of a rate of its party.
+
+        Raises:
+            ResourceExhausted: it is used up.
+        """
+        self.party.take(quota, 1, self.party.now_s())
+
+    def open_stream(self) -> None:
+        """A session stream begins; `close_stream` follows.
+
+        Raises:
+            ResourceExhausted: it is one too many.
+        """
+        if 0 < self.party.limits["streams"] <= self.party.streams:
+            raise self.party.refusal(Quota.STREAMS, self.party.now_s())
+        self.party.streams += 1
+
+    def close_stream(self) -> None:
+        """A session stream has ended."""
+        self.party.streams -= 1
+
+    def is_at_rest(self, now_s: float) -> bool:
+        """Whether it has no open call and nothing to remember."""
+        buckets = (self._calls, self._bytes)
+        return not self.open_calls and all(one is None or one.is_full(now_s) for one in buckets)
+
+
+_current: ContextVar[Connection | None] = ContextVar("muster_connection", default=None)
+
+
+def current_connection() -> Connection | None:
+    """The connection of the call that this code serves; None: it has no quotas."""
+    return _current.get()
+
+
+def serve_on(connection: Connection) -> None:
+    """Makes a connection that of the call whose task this is."""
+    _current.set(connection)

@@ -1,0 +1,181 @@
+"""The quotas of a server: finds who calls, and counts."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+
+from muster_runtime import clock
+from muster_runtime.rpc.identity import current_identity
+from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
+from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, read
+from muster_runtime.rpc.quotas.settings import QuotaSettings
+from muster_runtime.rpc.refusals import ResourceExhausted
+
+log = structlog.get_logger()
+
+_SWEEP_S = 5.0
+_LOG_EVERY_S = 10.0
+_CONNECTIONS_MAX = 100_000
+_KNOWN_GROUPS = 16_384
+_LOCAL = "local"
+
+
+class Quotas:
+    """What the callers of one server may ask for.
+
+    Args:
+        settings: the quotas; the environment's if absent.
+        now_s: the clock.
+
+    Raises:
+        StartupError: the file of exceptions cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: QuotaSettings | None = None,
+        now_s: Callable[[], float] = lambda: clock.boot_ms() / 1_000,
+    ) -> None:
+        settings = QuotaSettings() if settings is None else settings
+        rules = read(settings.file)
+        self.limits = {quota.value: int(getattr(settings, quota.value)) for quota in Quota}
+        self._of_callers = _longest_first(rule for rule in rules if rule.caller is not None)
+        self._now_s = now_s
+        self._connections: dict[tuple[str, str], Connection] = {}
+        self._parties: dict[str, Party] = {}
+        self._groups = tuple(
+            Party(rule.groups or "", _of_groups(rule), now_s, self._count, is_groups=True)
+            for rule in _longest_first(rule for rule in rules if rule.groups is not None)
+        )
+        self._party_of_group = functools.lru_cache(_KNOWN_GROUPS)(self._find_party_of_group)
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._logged_s: float | None = None
+        self.refusals: dict[Quota, int] = dict.fromkeys(Quota, 0)
+        """How many there were, by quota."""
+
+    def enter(self, context: Any) -> None:
+        """A call of a public service begins: its task gets a connection, which counts it.
+
+        Args:
+            context: the call, as grpc gives it to a servicer.
+
+        Raises:
+            ResourceExhausted: the caller has too many, or asks too often.
+        """
+        peer: str = context.peer()
+        name = current_identity().name
+        connection = self._connections.get((peer, name))
+        if connection is None:
+            connection = self._add(peer, name)
+        task = asyncio.current_task()
+        assert task is not None
+        connection.enter(task)
+        serve_on(connection)
+
+    def take_of_groups(self, quota: Quota, group_id: str, amount: int) -> None:
+        """A call asks something of a group, whose prefix may have a quota.
+
+        Raises:
+            ResourceExhausted: it is used up.
+        """
+        party = self._party_of_group(group_id)
+        if party is not None:
+            party.take(quota, amount, self._now_s())
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any groups have a quota."""
+        return bool(self._groups)
+
+    def parties(self) -> Iterator[Party]:
+        """Prefixes of groups, and all who called lately."""
+        yield from self._groups
+        yield from self._parties.values()
+
+    def close(self) -> None:
+        """Forgets no more callers: the server ends."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def sweep(self) -> None:
+        """Forgets connections and callers that have nothing to be remembered."""
+        now_s = self._now_s()
+        for key in [key for key, one in self._connections.items() if one.is_at_rest(now_s)]:
+            del self._connections[key]
+        for party in self.parties():
+            party.look(now_s)
+        used = {id(connection.party) for connection in self._connections.values()}
+        for name in [
+            name for name, one in self._parties.items() if id(one) not in used and one.is_at_rest(now_s)
+        ]:
+            del self._parties[name]
+
+    def _add(self, peer: str, name: str) -> Connection:
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            self.sweep()
+            if len(self._connections) >= _CONNECTIONS_MAX:
+                self._count(Quota.CONNECTIONS)
+                raise ResourceExhausted(
+                    f"this server knows {_CONNECTIONS_MAX:,} connections; try again", 1_000
+                )
+        who = name or host_of(peer)
+        party = self._parties.get(who)
+        if party is None:
+            party = self._parties[who] = Party(who, self._limits_of(who), self._now_s, self._count)
+        connection = self._connections[peer, name] = Connection(party)
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
+        return connection
+
+    def _limits_of(self, who: str) -> dict[str, int]:
+        for rule in self._of_callers:
+            if who.startswith(rule.caller or ""):
+                return {**self.limits, **rule.limits()}
+        return self.limits
+
+    def _find_party_of_group(self, group_id: str) -> Party | None:
+        return next((party for party in self._groups if group_id.startswith(party.name)), None)
+
+    def _sweep_now_and_then(self) -> None:
+        self._sweeper = None
+        self.sweep()
+        if self._connections or self._parties:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
+
+    def _count(self, quota: Quota) -> None:
+        self.refusals[quota] += 1
+        now_s = self._now_s()
+        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
+            worst = max(self.parties(), key=lambda party: party.refused_at_s or 0, default=None)
+            log.warning("quota_refused", quota=quota.value, caller=worst.name if worst is not None else "")
+
+
+def host_of(peer: str) -> str:
+    """The host in what grpc calls a peer, of IPv6 its /64 network; `local` for a local socket."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return _LOCAL
+    text = unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    if not isinstance(address, IPv6Address):
+        return text
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def _longest_first(rules: Iterator[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=lambda rule: len(rule.caller or rule.groups or ""), reverse=True))
+
+
+def _of_groups(rule: Rule) -> dict[str, int]:
+    return dict.fromkeys(OF_GROUPS, 0) | rule.limits()

@@ -1,0 +1,67 @@
+"""Settings of the quotas."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from muster_runtime.settings import Settings
+
+MIB = 1 << 20
+_MOST = 1_000_000_000
+
+
+class QuotaSettings(Settings):
+    """What callers of the public services may ask for, at each process by itself; 0: as much as they like.
+
+    A caller is its identity, or its host where it proves none (of IPv6 the /64 network). Above a quota it is
+    answered RESOURCE_EXHAUSTED with the time after which to try again. Calls, bytes and commits may be made
+    for five seconds at once, groups and topics for a hundred.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_QUOTA_")
+
+    connections: int = Field(
+        default=5_000, ge=0, le=_MOST, description="Connections of a caller with open calls."
+    )
+    streams: int = Field(default=5_000, ge=0, le=_MOST, description="Session streams of a caller.")
+    open_calls: int = Field(
+        default=10_000,
+        ge=0,
+        le=_MOST,
+        description="Open calls of a caller, parked ones and streams included.",
+    )
+    calls_per_s: int = Field(
+        default=20_000,
+        ge=0,
+        le=_MOST,
+        description="Calls of a caller a second, unary ones and those on session streams.",
+    )
+    bytes_per_s: int = Field(
+        default=64 * MIB, ge=0, le=1 << 40, description="Bytes of its requests a second."
+    )
+    commits_per_s: int = Field(
+        default=10_000, ge=0, le=_MOST, description="OffsetCommit calls of a caller a second."
+    )
+    new_groups_per_s: int = Field(
+        default=50, ge=0, le=_MOST, description="Groups that a caller begins a second, by a join or a commit."
+    )
+    topic_changes_per_s: int = Field(
+        default=10,
+        ge=0,
+        le=_MOST,
+        description="Topics that a caller creates, alters or deletes a second.",
+    )
+    connection_calls_per_s: int = Field(
+        default=5_000, ge=0, le=_MOST, description="Calls of one connection a second."
+    )
+    connection_bytes_per_s: int = Field(
+        default=32 * MIB, ge=0, le=1 << 40, description="Bytes of the requests of one connection a second."
+    )
+    file: Path | None = Field(
+        default=None,
+        description=(
+            "File (TOML) with other quotas for some callers, and with quotas for groups by prefix; "
+            "read at the start."
+        ),
+    )

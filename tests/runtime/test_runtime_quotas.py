@@ -1,0 +1,337 @@
+# mypy: disable-error-code="abstract"
+"""Quotas of callers: at their edges, by connection, caller and group (LIM-39 to LIM-41)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc, quotas_pb2, quotas_pb2_grpc
+from muster_runtime.errors import StartupError
+from muster_runtime.rpc.quotas import Connection, Quota, Quotas, QuotaSettings
+from muster_runtime.rpc.quotas.bucket import Bucket
+from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S, Party
+from muster_runtime.rpc.quotas.quotas import host_of
+from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.rpc.server import RpcServer, ServerSettings
+
+OFF = dict.fromkeys((quota.value for quota in Quota), 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+class Call:
+    """A call as the quotas see it."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+
+def quotas(clock: Clock, file: Path | None = None, **limits: int) -> Quotas:
+    return Quotas(QuotaSettings.model_validate({**OFF, **limits, "file": file}), clock)
+
+
+class Callers:
+    """Calls that stay open until they are ended."""
+
+    def __init__(self, of: Quotas) -> None:
+        self._of = of
+        self._calls: list[asyncio.Task[None]] = []
+
+    async def begin(self, peer: str = "ipv4:10.0.0.1:1") -> Quota | None:
+        """Begins a call; gives what it was refused for."""
+        before = dict(self._of.refusals)
+        begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def call() -> None:
+            try:
+                self._of.enter(Call(peer))
+            except ResourceExhausted:
+                begun.set_result(False)
+                return
+            begun.set_result(True)
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(call())
+        if await begun:
+            self._calls.append(task)
+            return None
+        return next(quota for quota, number in self._of.refusals.items() if number > before[quota])
+
+    async def end(self, number: int | None = None) -> None:
+        """Ends the oldest calls, or all."""
+        some, self._calls = self._calls[:number], self._calls[number or len(self._calls) :]
+        for task in some:
+            task.cancel()
+        await asyncio.gather(*some, return_exceptions=True)
+        await asyncio.sleep(0)
+
+
+def party(clock: Clock, **limits: int) -> Party:
+    return Party("p", {**OFF, **limits}, clock, lambda _: None)
+
+
+def taken(take: Callable[[], None], most: int = 10_000) -> int:
+    """How often something may be taken."""
+    for number in range(most):
+        try:
+            take()
+        except ResourceExhausted:
+            return number
+    return most
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    bucket = Bucket(10, 20, 0.0)
+    assert [bucket.take(1, 0.0) for _ in range(20)] == [0] * 20
+    assert bucket.take(1, 0.0) == pytest.approx(0.1)
+    assert not bucket.is_full(0.0)
+    assert bucket.take(1, 0.1) == 0
+    assert bucket.take(1, 0.1) == pytest.approx(0.1)
+    assert bucket.take(100, 1_000.0) == 0, "more than the burst at once"
+    assert bucket.take(1, 1_001.0) == pytest.approx(7.1), "is paid back before anything else"
+    assert bucket.take(1, 1_008.1) == 0
+    assert bucket.is_full(2_000.0)
+
+
+@pytest.mark.parametrize(
+    ("quota", "burst_s"),
+    [
+        (Quota.COMMITS, BURST_S),
+        (Quota.NEW_GROUPS, CREATION_BURST_S),
+        (Quota.TOPIC_CHANGES, CREATION_BURST_S),
+    ],
+)
+def test_a_rate_of_a_caller_is_kept_over_all_its_connections(quota: Quota, burst_s: int) -> None:
+    clock = Clock()
+    one = party(clock, **{quota.value: 3})
+    first, second = Connection(one), Connection(one)
+    assert taken(lambda: first.take(quota)) == 3 * burst_s
+    with pytest.raises(ResourceExhausted, match=f"MUSTER_QUOTA_{quota.value.upper()}") as refused:
+        second.take(quota)
+    assert refused.value.retry_after_ms == 334
+    clock.s += 0.334
+    second.take(quota)
+    assert one.refusals == {quota: 2}
+    assert taken(lambda: Connection(party(clock)).take(quota)) == 10_000, "0 is no limit"
+
+
+def test_a_connection_has_a_rate_of_its_own_below_that_of_its_caller() -> None:
+    clock = Clock()
+    one = party(
+        clock, calls_per_s=10, connection_calls_per_s=4, bytes_per_s=10_000, connection_bytes_per_s=1_000
+    )
+    broken, other = Connection(one), Connection(one)
+    assert taken(lambda: broken.take_request(0)) == 4 * BURST_S
+    assert taken(lambda: other.take_request(0), 4 * BURST_S) == 4 * BURST_S, "others of the caller go on"
+    assert one.refusals == {Quota.CONNECTION_CALLS: 1}
+    assert taken(lambda: Connection(one).take_request(0)) == 2 * BURST_S
+    assert one.refusals[Quota.CALLS] == 1
+    assert taken(lambda: broken.take_bytes(1_000)) == BURST_S
+    assert taken(lambda: other.take_bytes(1_000)) == BURST_S
+    assert one.refusals[Quota.CONNECTION_BYTES] == 2
+
+
+async def test_open_calls_and_connections_of_a_caller_end_at_their_limits() -> None:
+    of = quotas(Clock(), connections=2, open_calls=4)
+    callers = Callers(of)
+    first, second, third, stranger = (
+        f"ipv4:10.0.0.{host}:{port}" for host, port in ((1, 1), (1, 2), (1, 3), (2, 1))
+    )
+    assert [await callers.begin(first) for _ in range(2)] == [None] * 2
+    assert await callers.begin(second) is None
+    assert await callers.begin(third) is Quota.CONNECTIONS
+    assert await callers.begin(first) is None
+    assert await callers.begin(second) is Quota.OPEN_CALLS
+    assert await callers.begin(stranger) is None
+    await callers.end(1)
+    assert await callers.begin(second) is None
+    await callers.end()
+    assert await callers.begin(third) is None
+    await callers.end()
+
+
+async def test_who_is_at_rest_is_forgotten() -> None:
+    clock = Clock()
+    of = quotas(clock, calls_per_s=1, connection_calls_per_s=1)
+    callers = Callers(of)
+    await callers.begin()
+    clock.s += 100
+    of.sweep()
+    assert [one.open_calls for one in of.parties()] == [1]
+    await callers.end()
+    clock.s += BURST_S
+    await callers.begin()
+    await callers.end()
+    of.sweep()
+    assert len(list(of.parties())) == 1, "its bucket is not full"
+    clock.s += 1
+    of.sweep()
+    assert list(of.parties()) == []
+    of.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.7:5123", "10.0.0.7"),
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:5123", "2001:db8:1:2::/64"),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:5123", "10.0.0.7"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5123", "fe80::/64"),
+        ("unix:", "local"),
+    ],
+)
+def test_hosts_stand_for_those_who_prove_nothing(peer: str, host: str) -> None:
+    assert host_of(peer) == host
+
+
+# --- the file
+
+
+RULES = """
+[[quota]]
+caller = "10.0."
+connections = 1
+
+[[quota]]
+caller = "10.0.0.7"
+connections = 0
+open_calls = 1
+
+[[quota]]
+groups = "batch-"
+commits_per_s = 1
+
+[[quota]]
+groups = "batch-large-"
+commits_per_s = 2
+"""
+
+
+async def test_the_longest_rule_that_fits_a_caller_holds(tmp_path: Path) -> None:
+    (tmp_path / "quotas.toml").write_text(RULES)
+    of = quotas(Clock(), tmp_path / "quotas.toml", connections=2)
+    callers = Callers(of)
+    assert await callers.begin("ipv4:10.0.0.1:1") is None
+    assert await callers.begin("ipv4:10.0.0.1:2") is Quota.CONNECTIONS
+    assert await callers.begin("ipv4:10.0.0.7:1") is None
+    assert await callers.begin("ipv4:10.0.0.7:1") is Quota.OPEN_CALLS
+    assert [await callers.begin(f"ipv4:10.1.0.1:{port}") for port in (1, 2, 3)] == [
+        None,
+        None,
+        Quota.CONNECTIONS,
+    ]
+    await callers.end()
+    of.close()
+
+
+def test_groups_of_a_prefix_share_a_quota_whoever_calls(tmp_path: Path) -> None:
+    (tmp_path / "quotas.toml").write_text(RULES)
+    of = quotas(Clock(), tmp_path / "quotas.toml")
+    assert of.has_groups
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "batch-1", 1)) == BURST_S
+    with pytest.raises(ResourceExhausted, match="groups batch-… have the quota of 1 commits a second"):
+        of.take_of_groups(Quota.COMMITS, "batch-2", 1)
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "batch-large-1", 1)) == 2 * BURST_S
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "other", 1)) == 10_000
+    assert taken(lambda: of.take_of_groups(Quota.CALLS, "batch-1", 1)) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[[quota]]\ncalls_per_s = 1", "name either `caller` or `groups`"),
+        ('[[quota]]\ncaller = "a"\ngroups = "b"', "name either `caller` or `groups`"),
+        ('[[quota]]\ngroups = "b"\nstreams = 1', "groups have no quota of streams"),
+        ('[[quota]]\ncaller = "a"\ncalls = 1', "quota.0.calls"),
+        ('[[quota]]\ncaller = "a"\ncalls_per_s = -1', "quota.0.calls_per_s"),
+        ("[[quota]", "line 1"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | None, named: str) -> None:
+    file = tmp_path / "quotas.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(StartupError, match="MUSTER_QUOTA_FILE") as error:
+        quotas(Clock(), file)
+    assert named in str(error.value)
+
+
+# --- on a server
+
+
+class Topics(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
+    async def ListTopics(
+        self, request: discovery_pb2.ListTopicsRequest, context: Any
+    ) -> discovery_pb2.ListTopicsResponse:
+        return discovery_pb2.ListTopicsResponse()
+
+
+@asynccontextmanager
+async def served(**limits: int) -> AsyncIterator[str]:
+    server = RpcServer(ServerSettings(), quotas=QuotaSettings.model_validate({**OFF, **limits}))
+    server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Topics())
+    port = await server.start("127.0.0.1:0")
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def asked(channel: grpc.aio.Channel, names: int = 0) -> grpc.aio.AioRpcError | None:
+    stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+    try:
+        await stub.ListTopics(discovery_pb2.ListTopicsRequest(names=["n" * 200] * names), timeout=30)
+    except grpc.aio.AioRpcError as error:
+        return error
+    return None
+
+
+@pytest.mark.cluster
+async def test_a_call_above_a_quota_is_told_when_to_try_again() -> None:
+    async with served(calls_per_s=1) as address, grpc.aio.insecure_channel(address) as channel:
+        answers = [await asked(channel) for _ in range(BURST_S + 3)]
+        assert answers[:BURST_S] == [None] * BURST_S
+        error = answers[-1]
+        assert error is not None
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        trailers = dict(error.trailing_metadata())
+        status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+        delay = error_details_pb2.RetryInfo()
+        assert status.details[0].Unpack(delay)
+        assert 0 < delay.retry_delay.ToMilliseconds() <= 2_000
+        assert trailers["grpc-retry-pushback-ms"] == str(delay.retry_delay.ToMilliseconds())
+
+
+@pytest.mark.cluster
+async def test_bytes_of_requests_count_and_are_shown() -> None:
+    async with served(connection_bytes_per_s=1_000) as address, grpc.aio.insecure_channel(address) as channel:
+        assert await asked(channel, names=100) is None, "a request that is larger than the burst"
+        assert await asked(channel) is not None
+        async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as other:
+            assert await asked(other) is None
+            stub: Any = quotas_pb2_grpc.QuotaServiceStub(other)
+            shown = await stub.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(), timeout=30)
+            with pytest.raises(grpc.aio.AioRpcError, match="at most 1,000"):
+                await stub.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(limit=1_001), timeout=30)
+        (caller,) = shown.callers
+        use = {one.quota: one for one in caller.uses}
+        assert (caller.name, shown.known, caller.HasField("refused_ago_ms")) == ("127.0.0.1", 1, True)
+        assert (use["connection_bytes_per_s"].limit, use["connection_bytes_per_s"].refused) == (1_000, 1)
+        assert use["connections"].used == 1
+        assert use["bytes_per_s"].used > 20_000
+        assert {one.quota: one.limit for one in shown.defaults} == {**OFF, "connection_bytes_per_s": 1_000}
