@@ -102,7 +102,12 @@ async def test_workers_do_what_rules_allow_and_lose_what_is_taken_away(
             )
 
         async def findings() -> list[tuple[str, str]]:
-            told = json.loads((await ask(OPERATOR, "doctor", "-o", "json")).stdout)
+            # It has to know metadata to ask coordinators where they answer internal calls.
+            folder = str(tmp_path / "cluster")
+            doctor = await asyncio.to_thread(
+                command, certificates, OPERATOR, "doctor", "-o", "json", "--data", folder
+            )
+            told = json.loads(doctor.stdout)
             return [(f["result"], f["detail"]) for f in told["findings"] if f["check"] == "rights"]
 
         worker = fleet(WORKER, "shop-orders", "shop-orders")
