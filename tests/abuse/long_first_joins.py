@@ -32,7 +32,10 @@ async def few_are_kept(lab: Lab) -> None:
 if __name__ == "__main__":
     stage(
         attack,
-        settings={"MUSTER_GROUP_MAX_NEW_GROUPS_PER_SHARD": str(MOST_PER_SHARD)},
+        settings={
+            "MUSTER_GROUP_MAX_NEW_GROUPS_PER_SHARD": str(MOST_PER_SHARD),
+            "MUSTER_QUOTA_NEW_GROUPS_PER_S": "0",
+        },
         coordinator_mb=400,
         check=few_are_kept,
     )

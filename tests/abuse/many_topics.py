@@ -80,4 +80,4 @@ async def list_and_delete(stub: Any, created: int) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    stage(attack, coordinator_mb=250)
+    stage(attack, settings={"MUSTER_QUOTA_TOPIC_CHANGES_PER_S": "0"}, coordinator_mb=250)
