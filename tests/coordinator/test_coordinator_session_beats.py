@@ -1,15 +1,18 @@
 """Beats of a session stream and the lease's deadline."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from coordinator.test_coordinator_shard import Bench
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.session.stream import SessionStream, StreamDependencies
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
 from muster_core.events import Attach, Beat
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
+from muster_runtime.rpc.access.access import Access
 
 
 class Willing:
@@ -34,7 +37,7 @@ def stream(
     """A stream with one member."""
     around = StreamDependencies(
         SessionSettings(),
-        cast(Any, None),
+        cast(Any, SimpleNamespace(rights=Rights(Access()))),
         {},
         lambda _: None,
         lambda _: sure,

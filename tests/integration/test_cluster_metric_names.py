@@ -19,6 +19,7 @@ from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.rpc.access.metrics import AccessSource
+from muster_runtime.rpc.quotas import metrics as quotas
 from muster_runtime.telemetry import Metric
 from muster_runtime.telemetry.process import (
     ALARM_EVENTS,
@@ -41,6 +42,7 @@ METRICS: tuple[Metric, ...] = (
     *RpcMetrics.metrics,
     *ViewSource.metrics,
     *AccessSource.metrics,
+    *quotas.ALL,
     *coordinator.ALL,
     *metadata.ALL,
     *discovery.ALL,

@@ -1,15 +1,16 @@
 """The clocks that a member's life is measured with, and who else has to know of time that passes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
-_boot_ns: Callable[[], int] = time.monotonic_ns  # which is the clock since boot on Windows
-if _CLOCK is not None:
-    _boot_ns = partial(time.clock_gettime_ns, _CLOCK)
+
+def _boot_ns() -> int:
+    if _CLOCK is None:
+        return time.monotonic_ns()  # which is the clock since boot on Windows
+    return time.clock_gettime_ns(_CLOCK)
 
 
 class Time:

@@ -229,8 +229,6 @@ class Composition:
         }
         # A process loads only what it runs.
         self._makers = {role: maker_of(role) for role in self.roles}
-        if self._trust.access.file is None and {DISCOVERY, COORDINATOR} & set(self.roles):
-            log.warning("access_rules_absent", meaning="whoever reaches a port may do everything")
         self._telemetry: Telemetry = OFF
         self._running: list[tuple[str, Role]] = []
 
@@ -259,6 +257,8 @@ class Composition:
         Returns:
             The exit code: 0, or 1 when a role could not go on.
         """
+        if self._trust.access.file is None and {DISCOVERY, COORDINATOR} & set(self.roles):
+            log.warning("access_rules_absent", meaning="whoever reaches a port may do everything")
         watches: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait())]
         try:
             metrics_port = await self._start_telemetry()

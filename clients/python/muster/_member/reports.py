@@ -92,6 +92,7 @@ class Reporter:
             generation=seat.generation,
             member_id=seat.member_id,
             group_instance_id=self._group_instance_id,
+            member_secret=self._standing.secret,
             ends=[
                 coordinator_pb2.OffsetCommitRequest.TopicEnds(
                     name=topic,
