@@ -266,13 +266,16 @@ class Cluster(TopicCalls):
     async def remove_member(self, group_id: str, member: str, reason: str = "") -> None:
         """Puts a member out of a group, as an operator; the others share its work. It may join again.
 
+        A dynamic member that has a secret, as those of this library do, or an identity, is put out only by
+        who has the right `admin` of the group, so only where there are rules of access.
+
         Args:
             group_id: the group.
             member: its member id or group instance id, as `describe_group` shows them.
             reason: why, at most 255 characters; it is in the cause of the rebalance.
 
         Raises:
-            GroupError: the group has no such member.
+            GroupError: the group has no such member, or the caller may not put it out.
         """
         check_group_id(group_id)
         (member,) = check_texts("member", [member])
@@ -283,7 +286,8 @@ class Cluster(TopicCalls):
         answer = await self._group_call(group_id, request, coordinator_pb2.LeaveGroupResponse)
         codes = [int(outcome.error_code) for outcome in answer.members]
         if common_pb2.ERROR_CODE_NONE not in codes:
-            raise group_error(group_id, codes[0], f"it has no member {member!r}")
+            text = f"it has no member {member!r} that may be put out without the right `admin` of the group"
+            raise group_error(group_id, codes[0], text)
 
     async def parked(self, group_id: str) -> list[Parked]:
         """The parked partitions of a group, by topic and number."""

@@ -141,7 +141,10 @@ def remove_member(
     reason: Annotated[str, typer.Option(help="Why; the group's history shows it.")] = "",
     servers: Servers = None,
 ) -> None:
-    """Put a member out that is stuck: the others get its work. It may join again."""
+    """Put a member out that is stuck: the others get its work. It may join again.
+
+    Needs the right `admin` of the group, but for a static member and for one without a secret.
+    """
     ask(servers, lambda cluster: cluster.remove_member(group_id, member, reason))
     say(f"member {member} of group {group_id} is removed")
 
