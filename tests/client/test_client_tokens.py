@@ -15,7 +15,7 @@ from typing import Any
 import grpc.aio
 import muster
 import pytest
-from kit.issuer import write_token
+from kit.tokens import write_token
 from kit.waiting import until
 from muster import Cluster, ClusterUnavailable, RequestRefused, SettingsError, TokenFile
 from muster._blocked.stand_in import StandIn, Ward

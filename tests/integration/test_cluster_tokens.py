@@ -13,7 +13,8 @@ from pathlib import Path
 import muster
 import pytest
 from kit.certificates import AUTHORITY, Certificates
-from kit.issuer import Issuer, write_token
+from kit.issuer import Issuer
+from kit.tokens import write_token
 from kit.waiting import until
 from muster._session.end import How
 from muster_server.dev.cluster import DevCluster

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import jwt
@@ -141,10 +140,3 @@ class KeyAddress:
             finally:
                 server.shutdown()
                 thread.join()
-
-
-def write_token(file: Path, token: str) -> None:
-    """Puts a token into a file in one step, as whoever renews it does."""
-    beside = file.with_name(file.name + ".new")
-    beside.write_text(token + "\n")
-    beside.rename(file)
