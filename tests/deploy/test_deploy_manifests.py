@@ -266,6 +266,18 @@ def test_secrets_and_volumes_have_a_source(overlay: str) -> None:
             assert wanted is None or wanted in made, f"{name}: {wanted}"
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_secrets_can_be_read_by_who_runs_in_the_pod(overlay: str) -> None:
+    """Files of a Secret belong to root: a group reads those that others may not, and it is the `fsGroup`."""
+    for name, pod in pods_of(rendered(overlay)):
+        rights = pod["spec"]["securityContext"]
+        for volume in pod["spec"].get("volumes", []):
+            sources = [volume, *volume.get("projected", {}).get("sources", [])]
+            modes = [source["secret"].get("defaultMode", 0o644) for source in sources if "secret" in source]
+            if any(not mode & 0o004 for mode in modes):
+                assert rights.get("fsGroup") == rights["runAsGroup"], f"{name}: {volume['name']}"
+
+
 def new_secrets(namespace: str) -> list[Manifest]:
     """What k8s/secrets prints."""
     return read(
