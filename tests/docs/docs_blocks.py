@@ -23,7 +23,29 @@ async def store(items: list[int], token: str) -> None:
     assert items and token
 
 
-"""
+""",
+    "docs/metrics.md": """
+import asyncio
+
+from muster import Partition
+
+
+async def last_position(number: int) -> int:
+    return 1_000 + number
+
+
+async def work_through(number: int, position: int) -> int:
+    await asyncio.sleep(0.05)
+    return position + 1
+
+
+async def work(p: Partition) -> None:
+    position = await p.committed() or 0
+    while True:
+        await p.commit(position := await work_through(p.number, position))
+
+
+""",
 }
 """What a page leaves to its reader."""
 
