@@ -1,7 +1,7 @@
 # Images of Muster, one for each role, from one build:
 #   docker build --target coordinator -t muster-coordinator .
-# Targets: metadata, discovery, coordinator, audit (Spark and its Java), server (all roles, and the commands muster and
-# muster-server).
+# Targets: coordinator, discovery (neither Redis' client nor programs beside Python), metadata and server (all roles, and
+# the commands muster and muster-server), audit (Spark and its Java).
 ARG PYTHON_IMAGE=python:3.13-slim-trixie
 
 FROM ${PYTHON_IMAGE} AS tools
@@ -23,6 +23,11 @@ COPY requirements-server.lock ./
 RUN uv pip install --quiet --require-hashes -r requirements-server.lock
 COPY --from=packages /wheels /wheels
 RUN uv pip install --quiet --no-deps /wheels/muster_protos-* /wheels/muster_assignors-* /wheels/muster_client-* /wheels/muster_server-*
+
+# What coordinators and discovery never import: they reach Redis through metadata alone. Pygments colours source text for
+# people, pycparser is for builds of cffi.
+FROM build AS build-role
+RUN uv pip uninstall --quiet redis hiredis pygments pycparser
 
 FROM tools AS build-audit
 COPY requirements-audit.lock ./
@@ -47,14 +52,16 @@ COPY --from=build-audit /opt/muster /opt/muster
 ENTRYPOINT ["muster-audit"]
 CMD ["--help"]
 
-FROM base AS server
-COPY --from=build /opt/muster /opt/muster
 # Containers listen on every address; others get MUSTER_…_ADVERTISE.
+FROM base AS listening
 ENV MUSTER_METADATA_LISTEN=0.0.0.0:7420 \
     MUSTER_DISCOVERY_LISTEN=0.0.0.0:7400 \
     MUSTER_COORDINATOR_LISTEN=0.0.0.0:7410 \
     MUSTER_LOG_FORMAT=json
 ENTRYPOINT ["muster-server"]
+
+FROM listening AS server
+COPY --from=build /opt/muster /opt/muster
 CMD ["--roles", "all"]
 
 FROM server AS metadata
@@ -62,12 +69,23 @@ EXPOSE 7420
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "muster_server.probe", "127.0.0.1:7420"]
 CMD ["--roles", "metadata"]
 
-FROM server AS discovery
+# What clients reach has no program but Python: no shell, package manager or pip for who breaks in.
+FROM listening AS role
+USER 0
+RUN ["python3", "-I", "-c", "import pathlib, shutil; \
+  [file.unlink() for folder in ('/usr/bin', '/usr/sbin', '/usr/local/bin', '/usr/local/sbin') \
+    for file in pathlib.Path(folder).iterdir() if not file.name.startswith('python')]; \
+  [shutil.rmtree(folder) for lib in ('/usr/lib', '/usr/local/lib') for name in ('pip', 'ensurepip') \
+    for folder in sorted(pathlib.Path(lib).glob(f'python3*/{name}')) + sorted(pathlib.Path(lib).glob(f'python3*/*-packages/{name}'))]"]
+USER 65532:65532
+COPY --from=build-role /opt/muster /opt/muster
+
+FROM role AS discovery
 EXPOSE 7400
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "muster_server.probe", "127.0.0.1:7400"]
 CMD ["--roles", "discovery"]
 
-FROM server AS coordinator
+FROM role AS coordinator
 EXPOSE 7410
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "muster_server.probe", "127.0.0.1:7410"]
 CMD ["--roles", "coordinator"]

@@ -17,10 +17,10 @@ DRAIN_LIMIT_S = 40
 QUIET_S = 10
 
 _KILL = """
-for process in /proc/[0-9]*; do
-  tr '\\0' ' ' <"$process/cmdline" | grep -q '[m]uster-server --roles' && kill -9 "${process#/proc/}"
-done
-true
+import os, pathlib, signal
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if b"muster-server\\0--roles" in (process / "cmdline").read_bytes():
+        os.kill(int(process.name), signal.SIGKILL)
 """
 
 MAJORITY = 2
@@ -98,7 +98,7 @@ def _delete_with_volume(pod: str) -> Injection:
 def _kill_owner(installation: Installation) -> str:
     owner = installation.owner_of("e2e-0")
     before = _restarts(installation, owner)
-    installation.kubectl.run("exec", owner, "--", "sh", "-c", _KILL)
+    installation.kubectl.run("exec", owner, "--", "python", "-c", _KILL)
     wait_for(f"{owner} was restarted", lambda: _restarts(installation, owner) > before, 60)
     return owner
 
