@@ -17,7 +17,7 @@ from muster._clock import boot_ms
 from muster._cluster.cluster import Cluster
 from muster._session.channels import ChannelPool
 from muster._session.transport import Vitals
-from muster._standing import Life, Seat
+from muster._standing import Caller, Life, Seat
 
 
 async def cpu_ms_per_s(members: int, seconds: float) -> float:
@@ -27,7 +27,7 @@ async def cpu_ms_per_s(members: int, seconds: float) -> float:
     wards = []
     for number in range(members):
         vitals = Vitals(
-            "g", "", Seat(f"m{number}", 1), interval_ms=3_000, timeout_ms=3_000, beat_interval_ms=500
+            Caller("g"), Seat(f"m{number}", 1), interval_ms=3_000, timeout_ms=3_000, beat_interval_ms=500
         )
         life = Life(45_000, 3_000)
         life.renew(boot_ms())

@@ -16,7 +16,7 @@ from muster._blocked.watch import begin_watching, end_watching
 from muster._clock import boot_ms
 from muster._session.channels import ChannelPool
 from muster._session.transport import Vitals
-from muster._standing import Life, Seat
+from muster._standing import Caller, Life, Seat
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 REBALANCES = common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS
@@ -33,9 +33,8 @@ class Route:
 
 
 def ward_of(life: Life, route: Route | None = None, limit_ms: int = 60_000) -> Ward:
-    vitals = Vitals(
-        "g", "", Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100, secret=SECRET
-    )
+    caller = Caller("g", secret=SECRET)
+    vitals = Vitals(caller, Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100)
     return Ward(vitals, route or Route(), life, limit_ms)  # type: ignore[arg-type]
 
 

@@ -21,7 +21,7 @@ from muster._messages import (
 )
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool
-from muster._standing import Life, Order, Pulse, Seat, Standing
+from muster._standing import Caller, Life, Order, Pulse, Seat, Standing
 from muster.assignors import Assignor, MemberSnapshot
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
@@ -202,7 +202,7 @@ def test_a_member_that_is_to_release_something_does_not_live_on_by_its_beats() -
 
 def test_life_goes_by_what_the_membership_hangs_on() -> None:
     """The grace counts until a heartbeat of its own was acknowledged: the server may know of a stream."""
-    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(45_000, 3_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
     standing.hear(Pulse(Seat("m", 3), CONNECTION_LOST, sent_ms=2_000))
     assert standing.life.ends_at_ms == 3_997
@@ -213,7 +213,7 @@ def test_life_goes_by_what_the_membership_hangs_on() -> None:
 
 
 def test_what_is_heard_about_an_earlier_seat_changes_nothing() -> None:
-    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 4))
+    standing = Standing(Caller("g"), Life(45_000, 3_000), seat=Seat("m", 4))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
     assert standing.life.ends_at_ms == 0
     began_ms = boot_ms()
@@ -225,7 +225,7 @@ def test_what_is_heard_about_an_earlier_seat_changes_nothing() -> None:
 
 
 def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
-    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
+    standing = Standing(Caller("g"), Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
     standing.life.renew(boot_ms())
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=boot_ms(), on_stream=True))
     assert not standing.news.is_set()
@@ -239,7 +239,7 @@ def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
 
 def test_a_life_that_ended_while_the_loop_was_blocked_is_lost_before_a_beat_counts_again() -> None:
     began_ms = boot_ms()
-    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
+    standing = Standing(Caller("g"), Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
     standing.life.renew(began_ms - 10_000)
     for pulse in (
         Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True),
@@ -266,7 +266,7 @@ def test_the_grace_counts_only_with_a_stream() -> None:
 def test_a_member_that_hears_unsure_lives_for_its_session_until_a_beat_counts_again() -> None:
     """The session runs from when its last acknowledged beat was sent, too."""
     began_ms = boot_ms()
-    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(45_000, 3_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True))
     unsure = Pulse(Seat("m", 3), 15, sent_ms=0, on_stream=True, unsure=True)
     standing.hear(unsure)
@@ -289,7 +289,7 @@ def test_a_life_that_is_over_is_not_brought_back_by_unsure() -> None:
 
 
 def test_the_more_severe_order_stays() -> None:
-    standing = Standing(Life(1_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(1_000), seat=Seat("m", 3))
     standing.demand(Order(R.REJOIN_RESET_ID, 25, "gone"))
     standing.demand(Order(R.REJOIN, 27, "rebalance"))
     order = standing.take_order()
@@ -301,7 +301,7 @@ def test_the_more_severe_order_stays() -> None:
 
 
 def test_news_of_another_seat_or_during_a_join_changes_nothing() -> None:
-    standing = Standing(Life(1_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(1_000), seat=Seat("m", 3))
     unknown = int(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID)
     standing.hear(Pulse(Seat("m", 2), unknown, sent_ms=10))
     standing.hear(Pulse(Seat("m", 2), 0, sent_ms=10))
@@ -316,7 +316,7 @@ def test_news_of_another_seat_or_during_a_join_changes_nothing() -> None:
 
 
 def test_a_rebalance_in_progress_is_a_sign_of_life_too() -> None:
-    standing = Standing(Life(1_000, rebalance_timeout_ms=5_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(1_000, rebalance_timeout_ms=5_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=5))
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=10))
     assert standing.life.ends_at_ms == 1_009
@@ -326,7 +326,7 @@ def test_a_rebalance_in_progress_is_a_sign_of_life_too() -> None:
 
 def test_a_life_ends_before_a_join_phase_goes_on_without_the_member() -> None:
     """SES-28: a phase may have begun when the last answer that did not know of it was sent."""
-    standing = Standing(Life(10_000, rebalance_timeout_ms=4_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(10_000, rebalance_timeout_ms=4_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000))
     assert (standing.life.span_ms, standing.life.ends_at_ms) == (3_996, 4_996), "nobody told it"
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=3_000))
@@ -335,7 +335,7 @@ def test_a_life_ends_before_a_join_phase_goes_on_without_the_member() -> None:
 
 def test_beats_within_a_join_phase_do_not_prolong_a_life_beyond_its_end() -> None:
     """SES-28: on a stream only news tell of the phase; acknowledgements go on."""
-    standing = Standing(Life(45_000, 3_000, 5_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(45_000, 3_000, 5_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=0, on_stream=True))
     for sent_ms, ends_ms in ((2_000, 4_997), (3_000, 5_995), (4_000, 5_995)):
@@ -348,7 +348,7 @@ def test_beats_within_a_join_phase_do_not_prolong_a_life_beyond_its_end() -> Non
 
 def test_a_sync_shows_that_no_join_phase_ran() -> None:
     """SES-28: its first beat may say already that one has begun since."""
-    standing = Standing(Life(10_000, rebalance_timeout_ms=4_000), seat=Seat("m", 3))
+    standing = Standing(Caller("g"), Life(10_000, rebalance_timeout_ms=4_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=1_500))
     assert standing.life.ends_at_ms == 0
     standing.life.settle(1_000)
@@ -359,7 +359,7 @@ def test_a_join_phase_waits_for_members_with_a_grace_that_hear_unsure_and_for_no
     """SES-28 beside SES-24: the coordinator counts a session for those, not for the others."""
     began_ms = boot_ms()
     for grace_ms, ends_ms in ((3_000, 9_990), (0, 4_995)):
-        standing = Standing(Life(10_000, grace_ms, 5_000), seat=Seat("m", 3))
+        standing = Standing(Caller("g"), Life(10_000, grace_ms, 5_000), seat=Seat("m", 3))
         standing.hear(Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True))
         standing.hear(Pulse(Seat("m", 3), 27, sent_ms=0, on_stream=True))
         standing.hear(Pulse(Seat("m", 3), 15, sent_ms=0, on_stream=True, unsure=True))

@@ -7,7 +7,7 @@ from client.client_scripted import Break
 from client.test_client_session import World, worlds
 from kit.waiting import until
 from muster import CommitFailed, Committed, MemberState
-from muster._standing import Life, Standing
+from muster._standing import Caller
 from muster_protos.limits import MEMBER_SECRET_MIN_BYTES
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
@@ -103,9 +103,9 @@ async def test_each_member_has_a_secret_of_its_own() -> None:
 
 
 def test_secrets_are_drawn_and_never_shown() -> None:
-    standings = [Standing(Life(1_000)) for _ in range(100)]
-    secrets = [standing.secret for standing in standings]
+    callers = [Caller("g") for _ in range(100)]
+    secrets = [caller.secret for caller in callers]
     assert max(Counter(secrets).values()) == 1
     assert len(set(b"".join(secrets))) > 200, "all bytes occur"
-    for standing in standings:
-        assert repr(standing.secret) not in repr(standing)
+    for caller in callers:
+        assert repr(caller.secret) not in repr(caller)

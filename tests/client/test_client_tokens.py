@@ -24,7 +24,7 @@ from muster._session import token
 from muster._session.channels import ChannelPool, in_process
 from muster._session.token import LONGEST, RenewedToken
 from muster._session.transport import Vitals
-from muster._standing import Life, Seat
+from muster._standing import Caller, Life, Seat
 from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
 
 
@@ -247,7 +247,7 @@ def test_the_thread_that_stands_in_shows_the_token_too(file: Path) -> None:
     async def block(address: str) -> None:
         pool = ChannelPool(token=TokenFile(file, plain_text=True))
         stands_in, life = StandIn(pool), Life(45_000, 700)
-        vitals = Vitals("g", "", Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100)
+        vitals = Vitals(Caller("g"), Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100)
         ward = Ward(vitals, Route(address), life, 60_000)  # type: ignore[arg-type]
         life.renew(boot_ms())
         stands_in.add(ward)

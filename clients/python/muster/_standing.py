@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypedDict
 
 from muster_protos.limits import MEMBER_SECRET_MIN_BYTES
 from muster_protos.muster.v1 import common_pb2
@@ -36,6 +37,53 @@ class Seat:
 
     member_id: str = ""
     generation: int = -1
+
+
+class CallerFields(TypedDict):
+    """The fields by which a member's JoinGroup says who calls."""
+
+    group_id: str
+    group_instance_id: str
+    member_secret: bytes
+
+
+class MemberFields(CallerFields):
+    """The fields by which a call, or an Attach, from a seat says who calls."""
+
+    generation: int
+    member_id: str
+
+
+def _drawn() -> bytes:
+    return secrets.token_bytes(MEMBER_SECRET_MIN_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a member is, whatever its seat. Its requests take these fields from here, all of them.
+
+    Attributes:
+        group_id: the group.
+        group_instance_id: static id of the member; empty: dynamic.
+        secret: what the member proves with that a call is its own, drawn when the member is made (SES-39).
+    """
+
+    group_id: str
+    group_instance_id: str = ""
+    secret: bytes = field(default_factory=_drawn, repr=False)
+
+    @property
+    def fields(self) -> CallerFields:
+        """What a JoinGroup carries."""
+        return {
+            "group_id": self.group_id,
+            "group_instance_id": self.group_instance_id,
+            "member_secret": self.secret,
+        }
+
+    def fields_at(self, seat: Seat) -> MemberFields:
+        """What a call from a seat carries."""
+        return {**self.fields, "generation": seat.generation, "member_id": seat.member_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,16 +325,13 @@ _LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROG
 _GONE = (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_INSTANCE_ID)
 
 
-def _drawn() -> bytes:
-    return secrets.token_bytes(MEMBER_SECRET_MIN_BYTES)
-
-
 @dataclass(slots=True)
 class Standing:
     """The state that the parts of a member share; all of them run in one event loop.
 
     Attributes:
-        life: the member's own deadline.
+        caller: who the member is.
+        life: its own deadline.
         seat: its current member id and generation.
         state: see `MemberState`.
         owned: partitions and their tokens, as the coordinator assigned them.
@@ -300,9 +345,9 @@ class Standing:
             is taken.
         news: set whenever one of the above changed.
         metrics: of the member; None: nobody counts.
-        secret: what the member proves with that a call is its own, drawn when the member is made (SES-39).
     """
 
+    caller: Caller
     life: Life
     seat: Seat = field(default_factory=Seat)
     state: MemberState = MemberState.UNJOINED
@@ -315,12 +360,16 @@ class Standing:
     seated: asyncio.Event = field(default_factory=_set_event)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: MemberMetrics | None = None
-    secret: bytes = field(default_factory=_drawn, repr=False)
 
     @property
     def alive(self) -> bool:
         """Whether the member's life has not ended."""
         return self.life.remaining_ms(boot_ms()) > 0
+
+    @property
+    def fields(self) -> MemberFields:
+        """What a call from the current seat carries."""
+        return self.caller.fields_at(self.seat)
 
     @property
     def holds(self) -> bool:

@@ -57,14 +57,7 @@ class Ward:
     @property
     def request(self) -> coordinator_pb2.HeartbeatRequest:
         """The Heartbeat."""
-        vitals = self.vitals
-        return coordinator_pb2.HeartbeatRequest(
-            group_id=vitals.group_id,
-            generation=vitals.seat.generation,
-            member_id=vitals.seat.member_id,
-            group_instance_id=vitals.group_instance_id,
-            member_secret=vitals.secret,
-        )
+        return coordinator_pb2.HeartbeatRequest(**self.vitals.fields)
 
     @property
     def lives(self) -> bool:
@@ -159,7 +152,7 @@ class StandIn:
                 log.warning(
                     "group %r: the event loop has been blocked for longer than %d ms (loop_block_limit_ms): "
                     "no beats are sent any more, and in %d ms it loses its partitions; it stands at\n%s",
-                    ward.vitals.group_id,
+                    ward.vitals.caller.group_id,
                     ward.limit_ms,
                     ward.remaining_ms,
                     stack_of(loop_thread),

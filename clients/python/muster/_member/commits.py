@@ -55,14 +55,12 @@ class Committer:
         alarms: Alarms,
         metrics: MemberMetrics,
         *,
-        group_instance_id: str,
         request_timeout_ms: int,
     ) -> None:
         self._link = link
         self._standing = standing
         self._alarms = alarms
         self._metrics = metrics
-        self._group_instance_id = group_instance_id
         self._request_timeout_ms = request_timeout_ms
         self._waiting: dict[TopicPartition, _PendingCommit] = {}
         self._sending: dict[TopicPartition, _PendingCommit] = {}
@@ -286,12 +284,8 @@ class Committer:
         self, seat: Seat, batch: Mapping[TopicPartition, _PendingCommit]
     ) -> coordinator_pb2.OffsetCommitRequest:
         return coordinator_pb2.OffsetCommitRequest(
-            group_id=self._link.group_id,
-            generation=seat.generation,
-            member_id=seat.member_id,
-            group_instance_id=self._group_instance_id,
+            **self._standing.caller.fields_at(seat),
             member_seq=self._member_seq,
-            member_secret=self._standing.secret,
             topics=[
                 coordinator_pb2.OffsetCommitRequest.Topic(
                     name=topic,

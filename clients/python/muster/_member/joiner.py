@@ -155,8 +155,7 @@ class Joiner:
             )
 
         return coordinator_pb2.JoinGroupRequest(
-            group_id=self._link.group_id,
-            group_instance_id=config.group_instance_id,
+            **self._standing.caller.fields,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             protocol_type=PROTOCOL_TYPE,
@@ -170,7 +169,6 @@ class Joiner:
             disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,
             member_seq=self._member_seq,
-            member_secret=self._standing.secret,
         )
 
     def _join_timeout_ms(self) -> int:
@@ -204,13 +202,11 @@ class Joiner:
         config = self._config
         a_third_ms = max(1, min(config.session_timeout_ms, config.rebalance_timeout_ms) // 3)
         vitals = Vitals(
-            group_id=self._link.group_id,
-            group_instance_id=config.group_instance_id,
+            caller=standing.caller,
             seat=standing.seat,
             interval_ms=min(config.heartbeat_interval_ms, a_third_ms),
             timeout_ms=min(config.request_timeout_ms, max(1_000, config.heartbeat_interval_ms)),
             beat_interval_ms=min(config.beat_interval_ms, a_third_ms),
-            secret=standing.secret,
         )
         self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
         self._ward = Ward(vitals, self._link, standing.life, self._config.block_limit_ms)
@@ -228,13 +224,9 @@ class Joiner:
         standing = self._standing
         seat = standing.seat
         request = coordinator_pb2.SyncGroupRequest(
-            group_id=self._link.group_id,
-            generation=seat.generation,
-            member_id=seat.member_id,
-            group_instance_id=self._config.group_instance_id,
+            **standing.caller.fields_at(seat),
             protocol_type=PROTOCOL_TYPE,
             protocol_name=joined.protocol_name,
-            member_secret=standing.secret,
         )
         if joined.leader != seat.member_id or joined.server_assignor:
             self._leader.resign()

@@ -40,7 +40,7 @@ from muster._member.waits import Closing, Waits
 from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._standing import Life, MemberState, Order, Seat, Standing
+from muster._standing import Caller, Life, MemberState, Order, Seat, Standing
 from muster._text import harmless
 from muster._values import Committed, Topic, TopicPartition
 
@@ -105,6 +105,7 @@ class Member:
         """What it counts, for the rest of this library."""
         self._link.metrics = self.metrics
         self._standing = Standing(
+            Caller(self.group_id, self.config.group_instance_id),
             Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms),
             metrics=self.metrics,
         )
@@ -113,15 +114,11 @@ class Member:
             self._standing,
             cluster.alarms,
             self.metrics,
-            group_instance_id=self.config.group_instance_id,
             request_timeout_ms=self.config.request_timeout_ms,
         )
         self._chronicle = Chronicle(self.group_id, self.config, self._standing)
         self._reporter = Reporter(
-            self._link,
-            self._standing,
-            group_instance_id=self.config.group_instance_id,
-            request_timeout_ms=self.config.request_timeout_ms,
+            self._link, self._standing, request_timeout_ms=self.config.request_timeout_ms
         )
         self._leader = Leader(self._read_topics)
         self._waits = Waits(self._standing, cluster.alarms, self._lose)
@@ -428,7 +425,7 @@ class Member:
         member = coordinator_pb2.LeaveGroupRequest.Member(
             member_id=seat.member_id,
             reason=harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS],
-            member_secret=self._standing.secret,
+            member_secret=self._standing.caller.secret,
         )
         request = coordinator_pb2.LeaveGroupRequest(group_id=self.group_id, members=[member])
         backoff = Backoff()

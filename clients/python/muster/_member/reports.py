@@ -30,12 +30,9 @@ class Reporter:
     does not arrive is followed by the next one: nobody waits for it.
     """
 
-    def __init__(
-        self, link: GroupLink, standing: Standing, *, group_instance_id: str, request_timeout_ms: int
-    ) -> None:
+    def __init__(self, link: GroupLink, standing: Standing, *, request_timeout_ms: int) -> None:
         self._link = link
         self._standing = standing
-        self._group_instance_id = group_instance_id
         self._request_timeout_ms = request_timeout_ms
         self._ends: dict[TopicPartition, tuple[str, int]] = {}
         self._unsent: set[TopicPartition] = set()
@@ -86,13 +83,8 @@ class Reporter:
 
     async def _send(self, partitions: Iterable[TopicPartition]) -> None:
         sent = {partition: self._ends[partition] for partition in partitions}
-        seat = self._standing.seat
         request = coordinator_pb2.OffsetCommitRequest(
-            group_id=self._link.group_id,
-            generation=seat.generation,
-            member_id=seat.member_id,
-            group_instance_id=self._group_instance_id,
-            member_secret=self._standing.secret,
+            **self._standing.fields,
             ends=[
                 coordinator_pb2.OffsetCommitRequest.TopicEnds(
                     name=topic,

@@ -47,7 +47,7 @@ class Attachment:
         self._route = route
         self._vitals = vitals
         self._deliver = deliver
-        self._key = (vitals.group_id, vitals.seat.member_id)
+        self._key = (vitals.caller.group_id, vitals.seat.member_id)
         self._session: Session | None = None
         self._heartbeats: Heartbeats | None = None
         self._seeker: asyncio.Task[None] | None = None
@@ -150,14 +150,7 @@ class Attachment:
     @property
     def attach(self) -> session_pb2.Attach:
         """See `SessionMember`."""
-        vitals = self._vitals
-        return session_pb2.Attach(
-            group_id=vitals.group_id,
-            member_id=vitals.seat.member_id,
-            group_instance_id=vitals.group_instance_id,
-            generation=vitals.seat.generation,
-            member_secret=vitals.secret,
-        )
+        return session_pb2.Attach(**self._vitals.fields)
 
     @property
     def beat_interval_ms(self) -> int:

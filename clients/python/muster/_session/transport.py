@@ -6,7 +6,7 @@ This is the seam between a member and the wire. `UnaryTransport` makes a unary c
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -18,7 +18,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import RequestRefused
 from muster._session.channels import ChannelPool
-from muster._standing import Pulse, Seat
+from muster._standing import Caller, MemberFields, Pulse, Seat
 from muster._tracing import metadata
 
 GroupRequest: TypeAlias = (
@@ -83,22 +83,23 @@ class Vitals:
     """The membership to keep alive, and how often.
 
     Attributes:
-        group_id: the group.
-        group_instance_id: static id of the member; empty: dynamic.
+        caller: the member.
         seat: its member id and generation.
         interval_ms: time between two Heartbeat calls.
         timeout_ms: how long to wait for an answer before the connection counts as lost.
         beat_interval_ms: time between two beats on a stream.
-        secret: what the member joined with; empty: nothing.
     """
 
-    group_id: str
-    group_instance_id: str
+    caller: Caller
     seat: Seat
     interval_ms: int
     timeout_ms: int
     beat_interval_ms: int
-    secret: bytes = field(default=b"", repr=False)
+
+    @property
+    def fields(self) -> MemberFields:
+        """What a Heartbeat or an Attach carries."""
+        return self.caller.fields_at(self.seat)
 
 
 class HeartbeatCalls(Protocol):
@@ -317,13 +318,7 @@ class Heartbeats:
 
     async def _run(self) -> None:
         vitals = self._vitals
-        request = coordinator_pb2.HeartbeatRequest(
-            group_id=vitals.group_id,
-            generation=vitals.seat.generation,
-            member_id=vitals.seat.member_id,
-            group_instance_id=vitals.group_instance_id,
-            member_secret=vitals.secret,
-        )
+        request = coordinator_pb2.HeartbeatRequest(**vitals.fields)
         backoff = Backoff()
         while True:
             pulse = await self._calls.heartbeat(request, vitals.timeout_ms, boot_ms(), vitals.seat)
