@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
+from muster_runtime.logs import SELDOM_S, Seldom
 from muster_runtime.rpc import inside
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, open_channel
 from muster_runtime.rpc.inside import InternalSettings
@@ -110,12 +111,12 @@ async def test_refused_calls_are_logged_and_do_not_fill_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(inside, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(inside, "Seldom", lambda: Seldom(lambda: now_s[0]))
     async with serving(trusting(tmp_path, OURS)) as address:
         with capture_logs() as lines:
             for _ in range(5):
                 await ask(address, None)
-            now_s[0] += 11
+            now_s[0] += SELDOM_S
             await ask(address, None)
     first, second = [line for line in lines if line["event"] == "internal_call_refused"]
     assert (first["refused"], second["refused"]) == (1, 5)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from muster_runtime.logs import LogSettings, alarm, configure
+from muster_runtime.logs import SELDOM_S, LogSettings, Seldom, alarm, configure
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +105,15 @@ def test_a_closed_stream_costs_log_lines_and_nothing_else() -> None:
     configure(LogSettings(format="json"), out)
     out.close()
     structlog.get_logger().warning("unseen")
+
+
+def test_a_line_that_others_bring_about_is_logged_seldom_with_how_many_there_were() -> None:
+    now_s = [50.0]
+    lines = Seldom(lambda: now_s[0])
+    assert [lines.count() for _ in range(4)] == [1, 0, 0, 0]
+    now_s[0] += SELDOM_S - 0.1
+    assert lines.count() == 0
+    now_s[0] += 0.1
+    assert [lines.count() for _ in range(2)] == [5, 0]
+    now_s[0] += 1_000 * SELDOM_S
+    assert lines.count() == 2

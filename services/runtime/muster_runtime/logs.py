@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from time import monotonic
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -23,6 +24,9 @@ VALUE_MAX_CHARACTERS = 256
 
 ALARMS: Counter[str] = Counter()
 """How many alarms were logged of each event since the process began."""
+
+SELDOM_S = 10.0
+"""How often a line is logged at most that others can bring about at will."""
 
 _NO_MEMORY = (MemoryError, EncodeError)  # the latter is what protobuf says of it
 
@@ -45,6 +49,28 @@ class LogSettings(Settings):
             "`json`: one object per line; `human`: for people; `auto`: human on a terminal, else json."
         ),
     )
+
+
+class Seldom:
+    """Keeps a line that others can bring about at will from filling the log.
+
+    Args:
+        now_s: a clock that never goes back.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self._now_s = now_s
+        self._logged_s: float | None = None
+        self._unlogged = 0
+
+    def count(self) -> int:
+        """Counts one; returns how many there were since the last line if a line is due now, else 0."""
+        self._unlogged += 1
+        now_s = self._now_s()
+        if self._logged_s is not None and now_s - self._logged_s < SELDOM_S:
+            return 0
+        counted, self._unlogged, self._logged_s = self._unlogged, 0, now_s
+        return counted
 
 
 class Unfailing:

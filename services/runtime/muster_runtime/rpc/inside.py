@@ -3,7 +3,6 @@
 import hmac
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import grpc
@@ -11,6 +10,7 @@ import structlog
 from pydantic import Field, PrivateAttr
 from pydantic_settings import SettingsConfigDict
 
+from muster_runtime.logs import Seldom
 from muster_runtime.rpc._files import RenewedFiles
 from muster_runtime.rpc.peers import PeerList, named, names_of
 from muster_runtime.settings import Settings, SettingsError
@@ -24,8 +24,6 @@ TOKEN_HEADER = "muster-internal-token"  # noqa: S105 - the name of a header
 
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 256
 MOST_TOKENS = 4
-
-_LOG_EVERY_S = 10.0
 
 
 class InternalSettings(Settings):
@@ -94,8 +92,7 @@ class InternalCalls:
     def __init__(self, settings: InternalSettings) -> None:
         settings.tokens()
         self._settings = settings
-        self._refused = 0
-        self._logged_s: float | None = None
+        self._lines = Seldom()
 
     async def check(self, method: str, context: Any) -> None:
         """Ends the call if it may not be made.
@@ -136,12 +133,8 @@ class InternalCalls:
         await context.abort(code, f"{method} is for processes of the cluster: {why} ({variable})")
 
     def _log(self, method: str, peer: str, why: str) -> None:
-        """Logs a refused call, and how many were refused since the last line; not more often than that."""
-        self._refused += 1
-        now_s = monotonic()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
-            log.warning("internal_call_refused", method=method, peer=peer, reason=why, refused=self._refused)
-            self._refused, self._logged_s = 0, now_s
+        if refused := self._lines.count():
+            log.warning("internal_call_refused", method=method, peer=peer, reason=why, refused=refused)
 
 
 class PresentingChannel:

@@ -1,10 +1,10 @@
 """Finds out who makes a call."""
 
-from time import monotonic
 from typing import Any
 
 import structlog
 
+from muster_runtime.logs import Seldom
 from muster_runtime.rpc.identity._identity import LONGEST_NAME, NOBODY, Identity, Proof, is_name
 from muster_runtime.rpc.identity.certificates import name_in_certificate
 from muster_runtime.rpc.identity.settings import IdentitySettings
@@ -13,7 +13,6 @@ from muster_runtime.rpc.refusals import Refused, Unauthenticated
 
 log = structlog.get_logger()
 
-_LOG_EVERY_S = 10.0
 _HEADER = "authorization"
 
 
@@ -32,8 +31,7 @@ class Callers:
         self._settings = settings
         self._certificates = certificates
         self._tokens = Tokens(settings) if settings.reads_tokens else None
-        self._refused = 0
-        self._logged_s: float | None = None
+        self._lines = Seldom()
 
     async def identify(self, method: str, context: Any) -> Identity:
         """Who makes a call.
@@ -81,12 +79,8 @@ class Callers:
         return "token or client certificate" if self._certificates else "token"
 
     def _log(self, method: str, peer: str, why: str) -> None:
-        """Logs a refused call, and how many were refused since the last line; not more often than that."""
-        self._refused += 1
-        now_s = monotonic()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
-            log.warning("call_unauthenticated", method=method, peer=peer, reason=why, refused=self._refused)
-            self._refused, self._logged_s = 0, now_s
+        if refused := self._lines.count():
+            log.warning("call_unauthenticated", method=method, peer=peer, reason=why, refused=refused)
 
 
 def _token(context: Any) -> str | None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import structlog
 
 from muster_runtime import clock
+from muster_runtime.logs import Seldom
 from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, read
@@ -19,7 +20,6 @@ from muster_runtime.rpc.refusals import ResourceExhausted
 log = structlog.get_logger()
 
 _SWEEP_S = 5.0
-_LOG_EVERY_S = 10.0
 _CONNECTIONS_MAX = 100_000
 _KNOWN_GROUPS = 16_384
 _LOCAL = "local"
@@ -54,7 +54,7 @@ class Quotas:
         )
         self._party_of_group = functools.lru_cache(_KNOWN_GROUPS)(self._find_party_of_group)
         self._sweeper: asyncio.TimerHandle | None = None
-        self._logged_s: float | None = None
+        self._lines = Seldom(now_s)
         self.refusals: dict[Quota, int] = dict.fromkeys(Quota, 0)
         """How many there were, by quota."""
 
@@ -149,11 +149,10 @@ class Quotas:
 
     def _count(self, quota: Quota) -> None:
         self.refusals[quota] += 1
-        now_s = self._now_s()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
-            self._logged_s = now_s
+        if refused := self._lines.count():
             worst = max(self.parties(), key=lambda party: party.refused_at_s or 0, default=None)
-            log.warning("quota_refused", quota=quota.value, caller=worst.name if worst is not None else "")
+            caller = worst.name if worst is not None else ""
+            log.warning("quota_refused", quota=quota.value, caller=caller, refused=refused)
 
 
 def host_of(peer: str) -> str:
