@@ -20,7 +20,7 @@ from pathlib import Path
 from planted.field import PLACES, Field, Verdict
 from planted.plants import BadPlants, Plant, Plants, faults, layer_of, read_plants
 from planted.rules import BadRules, Rule, read_rules
-from planted.table import PAGE, page, read_catches
+from planted.table import PAGE, page, read_catches, rows_missing
 
 
 def chosen(found: Plants, only: Sequence[str], rule: Sequence[str]) -> list[Plant]:
@@ -52,13 +52,11 @@ def print_list(rules: dict[str, Rule], found: Plants) -> None:
 
 
 def write_page(rules: dict[str, Rule], found: Plants, verdicts: Sequence[Verdict]) -> None:
-    """Writes docs/planted.md; of plants that were not tried it keeps what it says."""
+    """Writes docs/planted.md; of plants that were not tried it keeps what it says, which may be nothing."""
     known = _known() | {verdict.plant.id: verdict.caught_by for verdict in verdicts}
-    if found.plants.keys() <= known.keys():
-        PAGE.write_text(page(rules, found, known), "utf-8")
-    else:
-        untried = ", ".join(sorted(found.plants.keys() - known.keys()))
-        print(f"docs/planted.md is not written: nothing is known of {untried}")
+    PAGE.write_text(page(rules, found, known), "utf-8")
+    for line in rows_missing(found, known):
+        print(line)
 
 
 def _known() -> dict[str, str]:
@@ -100,7 +98,9 @@ def _run() -> int:
     )
     parser.add_argument("--list", action="store_true", help="show rules and bugs, and plant nothing")
     parser.add_argument(
-        "--check", action="store_true", help="only look whether all bugs fit the code, and plant nothing"
+        "--check",
+        action="store_true",
+        help="only look whether all bugs fit the code and have a row, and plant nothing",
     )
     parser.add_argument(
         "--all-layers", action="store_true", help="try the further layers of each bug as well"
@@ -117,11 +117,13 @@ def _run() -> int:
             return 0
         plants = chosen(found, arguments.only, arguments.rule)
         wrong = faults(found, rules)
+        rowless = rows_missing(found, _known())
     except (BadPlants, BadRules) as error:
         print(f"planted: {error}", file=sys.stderr)
         return 2
     everything = not (arguments.only or arguments.rule)
     if arguments.check or (everything and wrong):
+        wrong += rowless if arguments.check else []
         for fault in wrong:
             print(f"FAULT  {fault}")
         print(f"\n{len(rules)} rules, {len(found.plants)} bugs, {len(wrong)} fault{'s' * (len(wrong) != 1)}")

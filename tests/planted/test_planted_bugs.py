@@ -13,7 +13,7 @@ from planted.field import in_places
 from planted.ground import Ground
 from planted.plants import BadPlants, Plant, Plants, faults, planted, read_plants
 from planted.rules import ROOT, BadRules, read_rules
-from planted.table import PAGE, is_current, page, read_catches
+from planted.table import PAGE, is_current, page, read_catches, rows_missing
 
 SAMPLE = ("life-is-the-session", "promise-goes-back")
 HARMLESS = Plant(
@@ -171,3 +171,20 @@ def test_the_page_says_what_caught_what() -> None:
     assert not is_current(text.replace("GRP-01", "GRP-02", 1), rules, found)
     first = next(iter(found.plants))
     assert not is_current(page(rules, found, catches | {first: "core/another.py::test"}), rules, found)
+
+
+def test_a_page_without_some_rows_has_the_others_and_says_which_are_missing() -> None:
+    rules, found = read_rules(), read_plants()
+    catches = {plant.id: plant.tests[0] for plant in found.plants.values()}
+    assert rows_missing(found, catches) == []
+    first, second, *_ = found.plants
+    fewer = {name: test for name, test in catches.items() if name != first} | {
+        second: "core/another.py::test"
+    }
+    text = page(rules, found, fewer)
+    assert read_catches(text) == fewer
+    assert not is_current(text, rules, found)
+    told = rows_missing(found, fewer)
+    assert [line.partition(": ")[2] for line in told] == [
+        f"./x planted --only {name}" for name in (first, second)
+    ]
