@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, owns
-from coordinator.session_client import Session
+from coordinator.session_client import Session, call
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 
 NO_GROUP = error_code.GROUP_AUTHORIZATION_FAILED
 NO_TOPIC = error_code.TOPIC_AUTHORIZATION_FAILED
+UNKNOWN_MEMBER = error_code.UNKNOWN_MEMBER_ID
 RULES = """
 [[rule]]
 who = ["worker"]
@@ -131,6 +132,35 @@ async def test_a_commit_is_refused_for_topics_that_its_caller_must_not_see(calle
     ]
     assert await callers.operator.fetch("mine-1", topic="secret") == [(0, -1)]
     assert await callers.operator.fetch("mine-1", topic="also") == [(0, 7)]
+
+
+async def test_an_end_is_noted_of_topics_that_its_reporter_may_see(callers: Callers) -> None:
+    """Whatever the leader gave a member: what topics it may name, is said by the rules."""
+    member = await callers.worker.join("mine-1")
+    given = common_pb2.Assignment(version=1)
+    for topic in ("secret", "t"):
+        given.partitions.add(topic=topic, partitions=[0])
+    plan = coordinator_pb2.SyncGroupRequest(
+        group_id="mine-1", member_id=member.member_id, generation=member.generation
+    )
+    plan.assignments.add(member_id=member.member_id, assignment=given.SerializeToString())
+    assert not (await callers.worker.stub.SyncGroup(plan, timeout=60)).error_code
+    request = coordinator_pb2.OffsetCommitRequest(
+        group_id="mine-1", member_id=member.member_id, generation=member.generation
+    )
+    for topic in ("secret", "t"):
+        request.ends.add(name=topic).partitions.add(partition=0, end=77)
+
+    async def ends() -> list[int | None]:
+        fetch = coordinator_pb2.OffsetFetchRequest(groups=[offsets("secret", "t")])
+        (group,) = (await callers.operator.stub.OffsetFetch(fetch, timeout=60)).groups
+        return [p.end if p.HasField("end") else None for topic in group.topics for p in topic.partitions]
+
+    assert not (await callers.worker.stub.OffsetCommit(request, timeout=60)).error_code
+    assert await ends() == [None, 77]
+    request.topics.extend(commits("secret", "t").topics)
+    answer = await callers.worker.stub.OffsetCommit(request, timeout=60)
+    assert (outcomes(answer), await ends()) == ([("secret", NO_TOPIC), ("t", 0)], [None, 77])
 
 
 @pytest.mark.row("OF-11")
@@ -306,6 +336,41 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
         "group:mine-1": "ERROR_CODE_NON_EMPTY_GROUP",
         "group:gone": "ERROR_CODE_GROUP_ID_NOT_FOUND",
     }
+
+
+@pytest.mark.parametrize("on_stream", [False, True])
+async def test_who_leaves_before_the_answer_is_told_of_all_the_same(
+    callers: Callers, cluster: MemoryCluster, on_stream: bool
+) -> None:
+    member = await joined(callers.worker, "mine-1", group_instance_id="i")
+    leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
+    leaving.members.add(group_instance_id="i")
+    (coordinator,), store = cluster.running, cluster.store
+    with capture_logs() as lines:
+        store.stopped = True
+        asked = len(cluster.store.requests)
+        if on_stream:
+            session = await Session(callers.operator.channel).hello()
+            await session.send(call(1, leave_group=leaving))
+        else:
+            leave = callers.operator.stub.LeaveGroup(leaving, timeout=60)
+        await until(lambda: len(store.requests) > asked, "the log is asked to store it")
+        if on_stream:
+            await session.close()
+        else:
+            leave.cancel()
+        open_calls = coordinator._ports.public._open_calls
+        await until(lambda: open_calls.number == 0, "the caller has left")
+        store.stopped = False
+
+        async def gone() -> bool:
+            return (await callers.worker.heartbeat("mine-1", member)).error_code == UNKNOWN_MEMBER
+
+        await until(gone)
+        told = await until(lambda: [line for line in lines if line["event"] == "audit"])
+    assert [(t["action"], t["who"], t["what"], t["outcome"]) for t in told] == [
+        ("LeaveGroup", "operator", ["member:mine-1/i"], "done")
+    ]
 
 
 async def test_without_a_file_everybody_may_do_everything(cluster: MemoryCluster) -> None:

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from kit.callers_by_header import HEADER, NamedCallers
 from kit.metadata.metadata_stand_in import MetadataStandIn, catalog, cluster
+from kit.waiting import until
 from muster_discovery.role import Discovery
 from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -48,8 +49,9 @@ TOPICS = {"t1": 1, "t2": 2, "u": 3}
 class Asked:
     """A discovery with rules, its metadata, and calls in somebody's name."""
 
-    def __init__(self, metadata: MetadataStandIn, channel: grpc.aio.Channel) -> None:
+    def __init__(self, metadata: MetadataStandIn, discovery: Discovery, channel: grpc.aio.Channel) -> None:
         self.metadata = metadata
+        self.discovery = discovery
         self._stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
 
     def call(self, who: str, method: str, request: Any) -> Any:
@@ -71,7 +73,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
     try:
         async with asyncio.timeout(60):
             await discovery.ready()
-        yield Asked(metadata, channel)
+        yield Asked(metadata, discovery, channel)
     finally:
         await channel.close()
         await discovery.stop()
@@ -100,6 +102,27 @@ async def test_the_cluster_is_shown_to_who_may_see_it(asked: Asked) -> None:
     stream.cancel()
     with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller WatchCluster") as caught:
         await asked.call("worker", "WatchCluster", watch).read()
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_who_loses_the_right_to_see_the_cluster_is_shown_no_change_of_it(
+    asked: Asked, tmp_path: Path
+) -> None:
+    stream = asked.call("watcher", "WatchCluster", discovery_pb2.WatchClusterRequest())
+    assert (await stream.read()).cluster.shard_count == 4
+    (tmp_path / "access.toml").write_text(RULES.replace('"watcher"', '"other"'))
+
+    async def refused() -> bool:
+        try:
+            await asked.call("watcher", "DescribeCluster", discovery_pb2.DescribeClusterRequest())
+        except grpc.aio.AioRpcError as error:
+            return error.code() is grpc.StatusCode.PERMISSION_DENIED
+        return False
+
+    await until(refused)
+    asked.metadata.push(cluster(dict.fromkeys(range(4), (2, "b"))), catalog(TOPICS, 1))
+    with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller WatchCluster") as caught:
+        await stream.read()
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -140,3 +163,19 @@ async def test_a_topic_is_changed_by_who_may(asked: Asked, name: str) -> None:
     else:
         assert told == [(method, "owner", ["topic:t1"], "done") for method in changes]
     assert len(asked.metadata.changes) == (0 if name == "u" else 3)
+
+
+async def test_who_leaves_before_a_topic_is_changed_is_told_of_all_the_same(asked: Asked) -> None:
+    version = common_pb2.Position(epoch=1, offset=1)
+    asked.metadata.on_change = lambda _: metadata_pb2.ChangeTopicResponse(version=version)
+    asked.metadata.answers.clear()
+    with capture_logs() as lines:
+        call = asked.call("owner", "DeleteTopic", discovery_pb2.DeleteTopicRequest(name="t1"))
+        await until(lambda: asked.metadata.changes, "metadata is asked")
+        call.cancel()
+        await until(lambda: asked.discovery._server._open_calls.number == 0, "the caller has left")
+        asked.metadata.answers.set()
+        told = await until(lambda: [line for line in lines if line["event"] == "audit"])
+    assert [(t["action"], t["who"], t["what"], t["outcome"]) for t in told] == [
+        ("DeleteTopic", "owner", ["topic:t1"], "done")
+    ]

@@ -53,10 +53,10 @@ class Rights:
         topics = [topic for topic in answer.topics if self._access.sees(who, Kind.TOPIC, topic.name)]
         return discovery_pb2.ListTopicsResponse(topics=topics, catalog_version=answer.catalog_version)
 
-    def changed(self, method: str, name: str, context: Any, code: "common_pb2.ErrorCode.ValueType") -> None:
+    def changed(self, method: str, name: str, where: str, code: "common_pb2.ErrorCode.ValueType") -> None:
         """Tells in the trail that a topic was changed, or could not be."""
         errors = {f"topic:{name}": common_pb2.ErrorCode.Name(code)} if code else {}
-        self._access.trail.done(method, [f"topic:{name}"], context.peer(), errors)
+        self._access.trail.done(method, [f"topic:{name}"], where, errors)
 
     def _refuses(self, method: str, name: str, context: Any) -> bool:
         if not self._access.on:

@@ -9,6 +9,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.quotas import Quota, current_connection
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
@@ -103,6 +104,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
                 cluster = self._view.cluster
                 if cluster is not None and cluster.version > sent:
                     sent = cluster.version
+                    self._rights.check_cluster("WatchCluster", context)  # the right may be gone (ACC-04)
                     yield discovery_pb2.WatchClusterResponse(cluster=cluster)
                 else:
                     changed.clear()
@@ -128,8 +130,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self._topics.check_zones(request.topic)
         self._topics.check_names(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
-        answer = await self._change(change, request.request_id, context)
-        self._rights.changed("CreateTopic", request.topic.name, context, answer.error_code)
+        answer = await self._change("CreateTopic", request.topic.name, change, request.request_id, context)
         return discovery_pb2.CreateTopicResponse(
             error_code=answer.error_code,
             topic=answer.topic,
@@ -146,8 +147,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             return discovery_pb2.AlterTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
-        answer = await self._change(change, request.request_id, context)
-        self._rights.changed("AlterTopic", request.topic.name, context, answer.error_code)
+        answer = await self._change("AlterTopic", request.topic.name, change, request.request_id, context)
         return discovery_pb2.AlterTopicResponse(
             error_code=answer.error_code,
             topic=answer.topic,
@@ -164,8 +164,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             return discovery_pb2.AlterPartitionsResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         self._topics.check_alteration()
         change = metadata_pb2.ChangeTopicRequest(alter_partitions=request)
-        answer = await self._change(change, request.request_id, context)
-        self._rights.changed("AlterPartitions", request.topic, context, answer.error_code)
+        answer = await self._change("AlterPartitions", request.topic, change, request.request_id, context)
         return discovery_pb2.AlterPartitionsResponse(
             error_code=answer.error_code,
             topic=answer.topic,
@@ -181,8 +180,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         if self._rights.refuses_topic("DeleteTopic", request.name, context):
             return discovery_pb2.DeleteTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
         change = metadata_pb2.ChangeTopicRequest(delete=request.name)
-        answer = await self._change(change, request.request_id, context)
-        self._rights.changed("DeleteTopic", request.name, context, answer.error_code)
+        answer = await self._change("DeleteTopic", request.name, change, request.request_id, context)
         return discovery_pb2.DeleteTopicResponse(
             error_code=answer.error_code,
             error_message=answer.error_message,
@@ -190,7 +188,20 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         )
 
     async def _change(
-        self, change: metadata_pb2.ChangeTopicRequest, request_id: str, context: Any
+        self, method: str, name: str, change: metadata_pb2.ChangeTopicRequest, request_id: str, context: Any
+    ) -> metadata_pb2.ChangeTopicResponse:
+        # What gRPC knows of the call is asked now: it must not be asked when the caller has left.
+        where, remaining_s = context.peer(), context.time_remaining()
+
+        async def changed() -> metadata_pb2.ChangeTopicResponse:
+            answer = await self._carried_out(change, request_id, remaining_s)
+            self._rights.changed(method, name, where, answer.error_code)
+            return answer
+
+        return await to_its_end(changed())
+
+    async def _carried_out(
+        self, change: metadata_pb2.ChangeTopicRequest, request_id: str, remaining_s: float | None
     ) -> metadata_pb2.ChangeTopicResponse:
         check_request_id(request_id)
         connection = current_connection()
@@ -201,7 +212,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             connection.take(Quota.TOPIC_CHANGES)
         change.change_id = change_id(request_id)
         before = self._topics.version
-        answer = await self._forwarder.change(change, context.time_remaining())
+        answer = await self._forwarder.change(change, remaining_s)
         if answer.error_code == common_pb2.ERROR_CODE_NONE:
             await self._topics.changed(answer, before)
         return answer

@@ -52,7 +52,11 @@ def catalog(topics: dict[str, int], offset: int) -> metadata_pb2.TopicCatalog:
 
 
 class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
-    """Pushes what `push` is given to every watcher."""
+    """Pushes what `push` is given to every watcher.
+
+    Attributes:
+        answers: changes of topics wait until it is set.
+    """
 
     def __init__(self) -> None:
         self.port = 0
@@ -61,6 +65,8 @@ class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
         self.silent = False
         self.refuses = False
         self.changes: list[metadata_pb2.ChangeTopicRequest] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.on_change: (
             Callable[[metadata_pb2.ChangeTopicRequest], metadata_pb2.ChangeTopicResponse] | None
         ) = None
@@ -124,6 +130,7 @@ class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
         self, request: metadata_pb2.ChangeTopicRequest, context: Any
     ) -> metadata_pb2.ChangeTopicResponse:
         self.changes.append(request)
+        await self.answers.wait()
         if self.on_change is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "told to fail")
             raise AssertionError

@@ -16,10 +16,11 @@ from muster_core.sharding import shard_of
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
 from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
-from muster_coordinator.api.rights import Rights
+from muster_coordinator.api.rights import Rights, Verdict
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
@@ -96,8 +97,16 @@ class Calls:
     async def _answer_allowed(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers what the caller may ask for, and refuses the rest."""
         verdict = self.rights.judge(request, host)
+        return await self.answer_judged(request, host, verdict)
+
+    async def answer_judged(self, request: GroupRequest, host: str, verdict: Verdict | None) -> GroupResponse:
+        """Answers a call of which it is known what becomes of it; one that is told goes on to its end."""
         if verdict is None:
             return await self.answer_checked(request, host)
+        work = self._answer_part(verdict, host)
+        return await (to_its_end(work) if verdict.is_told else work)
+
+    async def _answer_part(self, verdict: Verdict, host: str) -> GroupResponse:
         part = verdict.request
         return verdict.complete(None if part is None else await self.answer_checked(part, host))
 

@@ -46,10 +46,12 @@ class Verdict:
     Attributes:
         request: the part that is answered; None: nothing of it is.
         complete: makes the whole answer of that part's, or of None.
+        is_told: whether `complete` tells the trail of it, also where the caller has left before the answer.
     """
 
     request: GroupRequest | None
     complete: Callable[[GroupResponse | None], GroupResponse]
+    is_told: bool = False
 
 
 class Rights:
@@ -95,14 +97,15 @@ class Rights:
     def _told(self, request: GroupRequest, verdict: Verdict | None, host: str) -> Verdict:
         """A call whose outcome is told in the trail."""
         trail = self._access.trail
+        who = current_identity()  # it is answered where others' calls are
 
         def complete(answer: Any) -> Any:
             whole = answer if verdict is None else verdict.complete(answer)
             what, errors = outcomes_of(request, whole)
-            trail.done(type(request).__name__.removesuffix("Request"), what, host, errors)
+            trail.done(type(request).__name__.removesuffix("Request"), what, host, errors, who)
             return whole
 
-        return Verdict(request if verdict is None else verdict.request, complete)
+        return Verdict(request if verdict is None else verdict.request, complete, is_told=True)
 
     def _judged(self, request: GroupRequest, host: str) -> Verdict | None:
         who = current_identity().name
@@ -155,10 +158,14 @@ class Rights:
 
     def _commit(self, who: str, request: OffsetCommitRequest, host: str) -> Verdict | None:
         allowed = [self._topic(who, topic.name, host) for topic in request.topics]
-        if all(allowed):
+        reported = [self._topic(who, topic.name, host) for topic in request.ends]
+        if all(allowed) and all(reported):
             return None
         refused = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0)
-        return self._of_topics(request, refused, allowed)
+        part = OffsetCommitRequest()
+        part.CopyFrom(request)
+        _keep(part.ends, reported)  # ends have no outcome: those of other topics are left out
+        return Verdict(part, _whole) if all(allowed) else self._of_topics(part, refused, allowed)
 
     def _delete_offsets(self, who: str, request: OffsetDeleteRequest, host: str) -> Verdict | None:
         allowed = [self._topic(who, topic.topic, host) for topic in request.topics]
@@ -294,6 +301,11 @@ def _mix(whole: Any, answered: Any, refused: Sequence[Any], allowed: Sequence[bo
     parts = [next(rest) if may else refused[place] for place, may in enumerate(allowed)]
     del whole[:]
     whole.extend(parts)
+
+
+def _whole(answer: GroupResponse | None) -> GroupResponse:
+    assert answer is not None
+    return answer
 
 
 def _refused(request: GroupRequest, need: Need) -> GroupResponse:

@@ -15,6 +15,7 @@ from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhaus
 
 from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.calls import Calls, check
+from muster_coordinator.api.rights import Verdict
 from muster_coordinator.shard.owned_shard import OwnedShard
 
 log = structlog.get_logger()
@@ -136,12 +137,11 @@ class StreamCalls:
                 self._answered(call_id, kind, verdict.complete(None))
                 return
             request = verdict.request
-        complete = None if verdict is None else verdict.complete
         if kind == _HEARTBEAT:
-            self._start(call_id, kind, request, complete)
+            self._start(call_id, kind, request, verdict)
         else:
             with self._watch.starting(call_id, kind, request, call.traceparent):
-                self._start(call_id, kind, request, complete)
+                self._start(call_id, kind, request, verdict)
 
     def taken_over_quota(self) -> int:
         """How many calls were refused because of a quota since this was asked last."""
@@ -159,7 +159,7 @@ class StreamCalls:
             raise
 
     def cancel(self) -> None:
-        """The client is gone: its calls are un-parked."""
+        """The client is gone: its calls are un-parked. Those that the trail tells of go on (ACC-08)."""
         calls, self._open = self._open, {}
         self._watch.cancel()
         for handle in calls.values():
@@ -169,24 +169,23 @@ class StreamCalls:
                 shard, number = handle
                 shard.abandon(number)
 
-    def _start(self, call_id: int, kind: str, request: Any, complete: "_Complete | None") -> None:
+    def _start(self, call_id: int, kind: str, request: Any, verdict: Verdict | None) -> None:
         self._open[call_id] = None
         shard = self._calls.at_once(request)
         if shard is None:
-            work = self._answer(call_id, kind, request, complete)
+            work = self._answer(call_id, kind, request, verdict)
             self._open[call_id] = asyncio.get_running_loop().create_task(work)
             return
         answered = partial(self._answered, call_id, kind)
-        if complete is not None:
-            answered = partial(_completed, complete, answered)
+        if verdict is not None:
+            answered = partial(_completed, verdict.complete, answered)
         number = shard.start(request, self._host, answered)
-        if number is not None:
+        if number is not None and not (verdict is not None and verdict.is_told):
             self._open[call_id] = (shard, number)
 
-    async def _answer(self, call_id: int, kind: str, request: Any, complete: "_Complete | None") -> None:
+    async def _answer(self, call_id: int, kind: str, request: Any, verdict: Verdict | None) -> None:
         try:
-            answer = await self._calls.answer_checked(request, self._host)
-            self._answered(call_id, kind, answer if complete is None else complete(answer))
+            self._answered(call_id, kind, await self._calls.answer_judged(request, self._host, verdict))
         except Refused as error:
             self._refuse(call_id, error)
         except Exception:

@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from muster_runtime.rpc.identity import current_identity
+from muster_runtime.rpc.identity import Identity, current_identity
 
 LOGGER = "muster.audit"
 """Every event of the trail has it as `logger`."""
@@ -59,7 +59,14 @@ class Trail:
         self._all = _Allowance(BURST_OF_ALL, EVERY_S_OF_ALL, now_s())
         self._of: dict[str, _Allowance] = {}
 
-    def done(self, action: str, what: Sequence[str], where: str, errors: dict[str, str]) -> None:
+    def done(
+        self,
+        action: str,
+        what: Sequence[str],
+        where: str,
+        errors: dict[str, str],
+        who: Identity | None = None,
+    ) -> None:
         """A call that changes or ends what others use was answered.
 
         Args:
@@ -67,11 +74,13 @@ class Trail:
             what: with what, as `group:orders`.
             where: the address that it came from.
             errors: what of it was not done, with the name of the error.
+            who: made it; absent: the caller of now.
         """
+        caller = current_identity() if who is None else who
         if len(errors) < len(what):
-            self._tell(action, what, where, "done", errors=errors)
-        elif (untold := self._told_before(current_identity().name)) is not None:
-            self._tell(action, what, where, "failed", errors=errors, untold=untold)
+            self._tell(caller, action, what, where, "done", errors=errors)
+        elif (untold := self._told_before(caller.name)) is not None:
+            self._tell(caller, action, what, where, "failed", errors=errors, untold=untold)
 
     def refused(self, action: str, what: str, where: str, why: Callable[[], str]) -> None:
         """A call, or a part of one, was refused.
@@ -82,8 +91,9 @@ class Trail:
             where: the address that it came from; empty: not known.
             why: says why, for people; asked only where it is told.
         """
-        if (untold := self._told_before(current_identity().name)) is not None:
-            self._tell(action, [what], where, "refused", reason=why(), untold=untold)
+        caller = current_identity()
+        if (untold := self._told_before(caller.name)) is not None:
+            self._tell(caller, action, [what], where, "refused", reason=why(), untold=untold)
 
     def foreign(self, group_id: str, member: str, who: str, where: str) -> None:
         """A call was refused because its member belongs to another identity.
@@ -117,8 +127,9 @@ class Trail:
         untold, allowance.untold = allowance.untold, 0
         return untold
 
-    def _tell(self, action: str, what: Sequence[str], where: str, outcome: str, **more: Any) -> None:
-        caller = current_identity()
+    def _tell(
+        self, caller: Identity, action: str, what: Sequence[str], where: str, outcome: str, **more: Any
+    ) -> None:
         self._log(action, caller.name, what, where, outcome, proof=caller.proof.value, **more)
 
     @staticmethod
