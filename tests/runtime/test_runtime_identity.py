@@ -13,6 +13,7 @@ import pytest
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.rpc.access.metrics import UNAUTHENTICATED, AccessSource
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.identity import LONGEST_NAME, NOBODY, Identity, Proof, current_identity
 from muster_runtime.rpc.identity.settings import IdentitySettings
@@ -86,6 +87,9 @@ NAMELESS = [
     "URI:https://example.org/one,URI:SPIFFE://example.org/two",
     "URI:https://example.org/" + "x" * LONGEST_NAME,
     "URI:https://example.org/\x07",
+    # A SPIFFE id is a URI: an authority may let anybody choose the names of another type.
+    "DNS:spiffe://example.org/one",
+    "DNS:Spiffe://example.org/one,DNS:a.example",
 ]
 
 
@@ -120,6 +124,25 @@ async def test_a_certificate_without_one_clear_name_proves_nothing(tmp_path: Pat
     (line,) = [line for line in lines if line["event"] == "call_unauthenticated"]
     assert line["method"] == DISCOVERY[1:] + "ListTopics"
     assert line["peer"].startswith("ipv4:127.0.0.1:")
+
+
+@pytest.mark.cluster
+async def test_refused_calls_are_counted(tmp_path: Path) -> None:
+    issued = Certificates(tmp_path)
+    issued.issue(WORKER, AUTHORITY, names=NAMELESS[0])
+    trust = Trust(tls(issued, SERVER), identity=IdentitySettings(required=True))
+    server = RpcServer(ServerSettings(), trust)
+    server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Asking())
+    source = AccessSource(server.access, "discovery", lambda: server.unauthenticated)
+    at = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
+    try:
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError, match="has no name to go by"):
+                await ask(at, Trust(tls(issued, WORKER)))
+        told = [one.value for one in await source.read() if one.metric is UNAUTHENTICATED]
+    finally:
+        await server.stop(0)
+    assert told == [3]
 
 
 async def healthy_and_internal(at: str, trust: Trust) -> None:

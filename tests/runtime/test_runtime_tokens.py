@@ -240,6 +240,8 @@ async def test_who_shows_both_is_who_the_token_says(tmp_path: Path) -> None:
         assert await server.ask(f"Bearer {issuer.token()}", trust=trust) == "token jwt:worker"
         expired = await server.ask(f"Bearer {issuer.token(exp=1)}", trust=trust)
         assert expired == "UNAUTHENTICATED: the token has expired"
+        issued.issue(WORKER, AUTHORITY, names="URI:jwt:worker")
+        assert "begin as the names of tokens do" in await server.ask(trust=Trust(theirs))
 
 
 # Keys at an address

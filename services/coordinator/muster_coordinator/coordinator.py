@@ -238,7 +238,10 @@ class Coordinator:
         ownership.listen(sessions)
         measures.attach(ownership, lease, sessions)
         self._telemetry.add(lambda: ViewSource(view, "coordinator"))
-        self._telemetry.add(lambda: AccessSource(self._ports.public.access, "coordinator"))
+        public = self._ports.public
+        self._telemetry.add(
+            lambda: AccessSource(public.access, "coordinator", lambda: public.unauthenticated)
+        )
         self._telemetry.add(lambda: QuotaSource(quotas, "coordinator"))
         self._add_servicers(measures.answering(calls.answer), admission, sessions, ownership)
         await self._ports.serve()

@@ -84,7 +84,8 @@ class Discovery:
             view, forwarder, max_watchers=self._settings.max_watchers, access=self._server.access
         )
         self._telemetry.add(lambda: ViewSource(view, "discovery"))
-        self._telemetry.add(lambda: AccessSource(self._server.access, "discovery"))
+        server = self._server
+        self._telemetry.add(lambda: AccessSource(server.access, "discovery", lambda: server.unauthenticated))
         self._telemetry.add(lambda: DiscoverySource(service))
         self._telemetry.add(lambda: QuotaSource(self._server.quotas, "discovery"))
         self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)

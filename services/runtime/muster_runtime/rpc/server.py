@@ -253,6 +253,11 @@ class RpcServer:
         """The bound port; 0 before `bind`."""
         return self._port
 
+    @property
+    def unauthenticated(self) -> int:
+        """How many calls were refused because of who made them, or because that could not be said."""
+        return 0 if self._callers is None else self._callers.refused
+
     def add(
         self,
         add_servicer: Callable[[Any, Any], None],

@@ -1,6 +1,6 @@
-"""What a process tells of rights, in numbers."""
+"""What a process tells of identities and rights, in numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.verbs import Verb
@@ -28,21 +28,32 @@ REFUSED = Metric(
     labels={**_ROLE, "verb": tuple(verb.value for verb in Verb)},
     advice="A worker that is new, or was renamed, may lack a rule: `muster access check` explains.",
 )
+UNAUTHENTICATED = Metric(
+    "muster_calls_unauthenticated",
+    Kind.COUNTER,
+    "Calls of public services that were refused because their caller proved no identity, showed a token that "
+    "does not count, or one that cannot be checked yet.",
+    labels=_ROLE,
+    advice="`call_unauthenticated` in the log says why, with an address. Many at once: no token is renewed, "
+    "or keys of their issuer were not fetched (`token_keys_not_fetched`).",
+)
 
 
 class AccessSource(Source):
-    """The numbers of a process's rights.
+    """The numbers of who calls a process, and of its rights.
 
     Args:
         access: the rights.
         role: whose they are.
+        unauthenticated: how many calls were refused because of who made them.
     """
 
-    metrics: Sequence[Metric] = (RULES, OUTDATED, REFUSED)
+    metrics: Sequence[Metric] = (RULES, OUTDATED, REFUSED, UNAUTHENTICATED)
 
-    def __init__(self, access: Access, role: str) -> None:
+    def __init__(self, access: Access, role: str, unauthenticated: Callable[[], int]) -> None:
         self._access = access
         self._role = role
+        self._unauthenticated = unauthenticated
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
@@ -50,5 +61,6 @@ class AccessSource(Source):
         return [
             Sample(RULES, len(access), (role,)),
             Sample(OUTDATED, 0 if access.is_current else 1, (role,)),
+            Sample(UNAUTHENTICATED, self._unauthenticated(), (role,)),
             *(Sample(REFUSED, count, (role, verb.value)) for verb, count in access.refused.items()),
         ]

@@ -25,12 +25,16 @@ class Callers:
 
     Raises:
         SettingsError: the file with the keys of tokens cannot be used.
+
+    Attributes:
+        refused: how many calls were refused.
     """
 
     def __init__(self, settings: IdentitySettings, *, certificates: bool) -> None:
         self._settings = settings
         self._certificates = certificates
         self._tokens = Tokens(settings) if settings.reads_tokens else None
+        self.refused = 0
         self._lines = Seldom()
 
     async def identify(self, method: str, context: Any) -> Identity:
@@ -61,16 +65,21 @@ class Callers:
             # A token that proves nothing is not made up for by a certificate: its caller meant to be another.
             return await self._tokens.owner(token)
         name = name_in_certificate(context) if self._certificates else None
-        if name is not None and is_name(name):
+        if name is not None and is_name(name) and not self._is_of_tokens(name):
             return Identity(name, Proof.CERTIFICATE)
         if not self._settings.required:
             return NOBODY
         if name is not None:
             raise Unauthenticated(
                 "the certificate has no name to go by: one URI, a DNS name or a common name, of at most "
-                f"{LONGEST_NAME} printable characters"
+                f"{LONGEST_NAME} printable characters, which does not begin as the names of tokens do"
             )
         raise Unauthenticated(f"the call shows no {self._proofs}, and this server asks who calls")
+
+    def _is_of_tokens(self, name: str) -> bool:
+        """Whether a name begins as those of tokens alone do."""
+        prefix = self._settings.token_name_prefix
+        return self._tokens is not None and prefix != "" and name.startswith(prefix)
 
     @property
     def _proofs(self) -> str:
@@ -79,6 +88,7 @@ class Callers:
         return "token or client certificate" if self._certificates else "token"
 
     def _log(self, method: str, peer: str, why: str) -> None:
+        self.refused += 1
         if refused := self._lines.count():
             log.warning("call_unauthenticated", method=method, peer=peer, reason=why, refused=refused)
 

@@ -10,7 +10,8 @@ def name_in_certificate(context: Any) -> str | None:
     """What the certificate of a caller calls it; None: it showed none.
 
     The first of these that the certificate has: an alternative name of type URI, one of type DNS, the common
-    name. A SPIFFE id is a URI, and has to be the only one, as its standard demands.
+    name. A SPIFFE id is a URI, and has to be the only one, as its standard demands; what looks like one in
+    another field is none, for authorities check their fields by different rules.
 
     Returns:
         The name; empty where the certificate has none, or several that contradict each other.
@@ -23,7 +24,8 @@ def name_in_certificate(context: Any) -> str | None:
         return ""
     for names in (uris, shown.get("peer_dns", ()), shown.get("x509_common_name", ())):
         if names:
-            return _text(names[0])
+            name = _text(names[0])
+            return "" if names is not uris and name.lower().startswith(_SPIFFE) else name
     return ""
 
 
