@@ -11,6 +11,8 @@ from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_runtime.rpc.quotas import QuotaSettings
+from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
@@ -336,6 +338,20 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
         "group:mine-1": "ERROR_CODE_NON_EMPTY_GROUP",
         "group:gone": "ERROR_CODE_GROUP_ID_NOT_FOUND",
     }
+
+
+async def test_no_quota_says_to_who_may_nothing_whether_a_group_exists(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "access.toml").write_text(RULES)
+    trust = NamedCallers.with_rules(tmp_path / "access.toml")
+    coordinator = await cluster.add("c1", trust=trust, quotas=QuotaSettings(new_groups_per_s=1))
+    await owns(coordinator, SHARDS)
+    operator, nobody = cluster.caller(coordinator, "operator"), cluster.caller(coordinator)
+    await operator.stub.OffsetCommit(commits("t", group_id="there"), timeout=60)
+    for number in range(2 * CREATION_BURST_S):
+        assert (await nobody.join(f"not-there-{number}")).error_code == NO_GROUP
+    assert (await nobody.join("there")).error_code == NO_GROUP
 
 
 @pytest.mark.parametrize("on_stream", [False, True])

@@ -131,12 +131,15 @@ class Calls:
         return shard
 
     def is_new(self, group_id: str) -> bool:
-        """Whether a group of a shard that is served here does not exist."""
+        """Whether a group of a shard that is served here does not exist, where the caller may know that."""
         cluster = self._view.cluster
         shard = None
         if cluster is not None and group_id:
             shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count))
-        return shard is not None and shard.core is not None and group_id not in shard.core.groups
+        if shard is None or shard.core is None or group_id in shard.core.groups:
+            return False
+        sees = self.rights.sees_group()
+        return sees is None or sees(group_id)
 
     def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
         """The shard of a group if it is here or is being loaded here, else its owner; None: not known."""
