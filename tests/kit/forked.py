@@ -1,9 +1,10 @@
 """Python programs as forks of a process that has imported what they import: that takes most CPU of a start.
 
-Each process of the tests has one such process beside it, the fork server of multiprocessing. A program that
-starts here is a process like any other: it has its own session, environment, directory and output, ends by a
-signal or with an exit code, and dies with the process that started it. What differs is what it has imported
-already. So programs start as users start them wherever a test is about that.
+Each process of the tests has one such process beside it, the fork server of multiprocessing, and another one
+for another version of our packages. A program that starts here is a process like any other: it has its own
+session, environment, directory and output, ends by a signal or with an exit code, and dies with the process
+that started it. What differs is what it has imported already. So programs start as users start them wherever
+a test is about that.
 
 The client's tests use it, also where only the client is installed.
 """
@@ -16,11 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -42,8 +44,12 @@ _AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 """Variables that a process reads only while it starts."""
 
 _AT_OUR_START = {name: value for name, value in os.environ.items() if name.startswith(_AT_START)}
+_SERVER = find_spec("muster_server")
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(IMPORTED))
+_TIED = str(Path(_SERVER.origin).with_name("_tied.py")) if _SERVER is not None and _SERVER.origin else ""
+_STARTING = threading.Lock()
+_VERSIONS: dict[str, forkserver.ForkServer] = {}
 
 
 class Forked:
@@ -131,6 +137,38 @@ def different_at_start(environment: Mapping[str, str]) -> set[str]:
     return {name for name in names if environment.get(name) != _AT_OUR_START.get(name)}
 
 
+def prepare_version(path: str, imported: Sequence[str]) -> None:
+    """Lets programs of another version of our packages be forks, too, of a process that has imported these.
+
+    Args:
+        path: the PYTHONPATH of that version.
+        imported: modules.
+    """
+    if path not in _VERSIONS:
+        server = _VERSIONS[path] = forkserver.ForkServer()
+        server.set_forkserver_preload(list(imported))
+
+
+def is_version(path: str) -> bool:
+    """Whether programs with this PYTHONPATH can be forks."""
+    return path in _VERSIONS
+
+
+@contextmanager
+def _server_of(path: str) -> Iterator[None]:
+    """Lets multiprocessing fork from the server of a version; it starts with that version's PYTHONPATH."""
+    usual, before = forkserver.connect_to_new_process, os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = path
+    vars(forkserver)["connect_to_new_process"] = _VERSIONS[path].connect_to_new_process
+    try:
+        yield
+    finally:
+        vars(forkserver)["connect_to_new_process"] = usual
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
 def fork(
     program: Sequence[str],
     environment: Mapping[str, str],
@@ -149,11 +187,15 @@ def fork(
         cwd: its working directory; None: that of this process.
         first: a file of Python that it runs before.
     """
+    path = environment.get("PYTHONPATH", "")
+    other = path.split(os.pathsep) if is_version(path) else []
+    place = str(cwd or Path.cwd())
     start = _Start(
-        list(program), dict(environment), str(cwd or Path.cwd()), first, output.fileno(), errors.fileno()
+        list(program), dict(environment), place, other, _TIED, first, output.fileno(), errors.fileno()
     )
     process = _CONTEXT.Process(target=start, name=" ".join(program), daemon=True)
-    process.start()
+    with _STARTING, _server_of(path) if other else nullcontext():
+        process.start()
     return Forked(process)
 
 
@@ -164,21 +206,21 @@ class _Start:
     program: list[str]
     environment: dict[str, str]
     cwd: str
+    path: list[str]
+    tied: str
     first: str
     output: int
     errors: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (self.program, self.environment, self.cwd, self.first)
+        given = (self.program, self.environment, self.cwd, self.path, self.tied, self.first)
         return _received, (given, DupFd(self.output), DupFd(self.errors))
 
     def __call__(self) -> None:
         """Becomes a process as if it had been started, and runs the program."""
         os.setsid()
-        if find_spec("muster_server") is not None:
-            from muster_server._tied import tie
-
-            tie(os.getppid())
+        if self.tied:  # the file, for another version may have another one
+            runpy.run_path(self.tied)["tie"](os.getppid())
         nothing = os.open(os.devnull, os.O_RDONLY)
         for number, file in enumerate((nothing, self.output, self.errors)):
             os.dup2(file, number)
@@ -186,6 +228,7 @@ class _Start:
         os.chdir(self.cwd)
         os.environ.clear()
         os.environ.update(self.environment)
+        sys.path[:0] = self.path
         if self.first:
             runpy.run_path(self.first)
         try:
@@ -206,5 +249,7 @@ class _Start:
                 runpy.run_path(script, run_name="__main__")
 
 
-def _received(given: tuple[list[str], dict[str, str], str, str], output: Any, errors: Any) -> _Start:
+def _received(
+    given: tuple[list[str], dict[str, str], str, list[str], str, str], output: Any, errors: Any
+) -> _Start:
     return _Start(*given, output.detach(), errors.detach())

@@ -96,6 +96,19 @@ async def test_only_a_real_start_takes_what_python_reads_at_its_start(
     assert isinstance(started[0], forked.Forked) == is_forked
 
 
+def test_a_program_of_another_version_is_a_fork_of_a_process_that_imported_that_one(tmp_path: Path) -> None:
+    (tmp_path / "muster.py").write_text("VERSION = 'another one'")
+    program = ["-c", "import sys; print('muster' in sys.modules); import muster; print(muster.VERSION)"]
+    forked.prepare_version(str(tmp_path), ["muster"])
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        process = forked.fork(program, {**os.environ, "PYTHONPATH": str(tmp_path)}, file, file)
+        assert process.wait(60) == 0, output.read_text()
+    assert output.read_text().split("\n", 1) == ["True", "another one\n"]
+    usual = forked.run([sys.executable, "-c", "import muster; print(hasattr(muster, 'VERSION'))"])
+    assert usual.stdout == "False\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from kit.clusters.linked_cluster import INSIDE
-from kit.forked import different_at_start, fork, program_of
+from kit.forked import different_at_start, fork, is_version, program_of
 from muster_server import child_process
 
 _LATE_CHANGES = ("SKEWED_CLOCK_MS", "SKEWED_VERSION")
@@ -21,9 +21,11 @@ def launch(
     """As `muster_server.child_process.launch`, which starts what cannot be forked."""
     program = program_of(arguments)
     different = different_at_start(environment)
-    if not program or (different and not _is_inside(different, environment)):
+    other = different == {"PYTHONPATH"} and is_version(environment.get("PYTHONPATH", ""))
+    changed = _is_inside(different, environment)
+    if not program or (different and not other and not changed):
         return _START(arguments, output, environment, cwd)
-    first = str(INSIDE / "sitecustomize.py") if different else ""
+    first = str(INSIDE / "sitecustomize.py") if changed else ""
     return fork(program, environment, output, output, cwd, first)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kit import forked
 from kit.waiting import until
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNodes
@@ -33,6 +34,14 @@ PREVIOUS = "75629b8dda1a33cc47614132a1ee1934a9ba53fa"
 _SOURCES = ("protos/src", "clients/python", *(f"services/{part}" for part in (
     "core", "runtime", "discovery", "coordinator", "metadata", "server"
 )))  # fmt: skip
+
+_IMPORTED = (
+    "muster_coordinator.coordinator",
+    "muster_discovery.role",
+    "muster_metadata.metadata",
+    "muster_server.cli",
+)
+"""Modules of the version before that its servers import."""
 
 _DISTRIBUTIONS = {"muster-server": "services", "muster-client": "clients/python"}
 """What tells its version, by where it is made: beside the sources it takes the place of what is installed."""
@@ -64,7 +73,9 @@ def unpack_previous() -> str:
         if not whole.exists():
             _unpack(folder)
             whole.touch()
-    return os.pathsep.join(str(folder / source) for source in _SOURCES)
+    path = os.pathsep.join(str(folder / source) for source in _SOURCES)
+    forked.prepare_version(path, _IMPORTED)
+    return path
 
 
 def _unpack(folder: Path) -> None:
