@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from itertools import cycle
@@ -17,6 +18,8 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 NOT_QUICK = ("cluster", "containers", "long", "spark")
 """Markers of tests that `quick` leaves out."""
+
+_NEVER_QUICK = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.MULTILINE)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,6 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is not None:
         number = int(worker["workerid"].removeprefix("gw"))
         os.environ["MUSTER_DEV_PORTS"] = ports_of(number, worker["workercount"])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Passes over a file of which no test is quick, where only those run: each process would import it."""
+    if collection_path.suffix != ".py" or not _only_quick(config):
+        return None
+    text = collection_path.read_text("utf-8")
+    return True if _NEVER_QUICK.search(text) and "pytest.mark.quick" not in text else None
 
 
 @pytest.hookimpl(wrapper=True)
