@@ -3,13 +3,14 @@
 from core.test_core_member_secrets import OTHER, SECRET, member_with, stranger_to
 from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
+from muster_core.audit.difference import first_difference
 from muster_core.clock import Now
 from muster_core.events import Attach, GroupRequest, Request
 from muster_core.fault import event_of, message_of, snapshot_of
 from muster_core.shard import Shard
 from muster_core.state.member_secret import hash_of
 from muster_core.veil import veiled_record
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 NOW = Now(20_000, 30_000)
@@ -79,3 +80,19 @@ def test_a_kept_record_has_no_hash_of_the_log() -> None:
         shown = veiled_record(record).SerializeToString()
         assert hash_of(SECRET) not in shown
         assert hash_of(hash_of(SECRET)) in shown
+
+
+def test_what_is_wrong_with_a_hash_is_told_without_it() -> None:
+    """By an audit that compares the snapshots of nodes, and logs what it finds."""
+
+    def part(secret_hash: bytes) -> bytes:
+        item = snapshot_pb2.SnapshotItem()
+        item.member.member.member_id = "m"
+        item.member.member.secret_hash = secret_hash
+        return snapshot_pb2.SnapshotPart(items=[item]).SerializeToString()
+
+    stored, made = hash_of(b"s" * 16), hash_of(b"t" * 16)
+    told = first_difference([part(stored)], [part(made)])
+    assert "member.member.secret_hash" in told
+    assert repr(stored) not in told
+    assert repr(made) not in told

@@ -8,6 +8,8 @@ from google.protobuf.message import Message
 from muster_protos.muster.log.v1 import snapshot_pb2
 
 _MAX_CHARACTERS = 80
+_HASH = ".secret_hash"
+"""Is in no line (SES-44)."""
 
 
 def first_difference(stored: Iterable[bytes], made: Iterable[bytes]) -> str:
@@ -57,6 +59,8 @@ def _difference(stored: Message, made: Message, path: str) -> str:
 def _values(stored: Any, made: Any, path: str) -> str:
     if isinstance(stored, Message):
         return _difference(stored, made, path)
+    if path.endswith(_HASH):
+        return f"{path} is another one than by the records"
     return f"{path} is {_short(stored)}, {_short(made)} by the records"
 
 
