@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
 from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
+from kit.logs.forged_members import members_that_may_be
 from kit.logs.forged_records import seen_of_the_catalog
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
@@ -426,6 +427,7 @@ def cases() -> list[Case]:
         Case("rolled back before its export", "L5", hurt=_rolled_back(_an_export)),
         Case("rolled back before a snapshot", "L5", hurt=_rolled_back(_a_listed_snapshot)),
         Case("rolled back before a claim", "L5", hurt=_rolled_back(_an_owner, 9)),
+        Case("members that get an identity and a secret", CLEAN, members_that_may_be),
         Case("an anchor at the end", CLEAN, anchor=_end_at(-1)),
         Case("an anchor in the middle", CLEAN, anchor=_end_at(4)),
         Case("an anchor in the trimmed part", CLEAN, marked(), _a_trimmed_log, anchor=_end_at(3)),

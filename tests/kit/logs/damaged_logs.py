@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, pairwise
 
+from kit.logs.forged_members import FORGED_MEMBERS
 from kit.logs.forged_records import FORGED
 from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.log.chain import chain_hash
@@ -450,6 +451,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
         "G15": (_a_partition_that_another_keeps,),
         "G16": FORGED,
         "G17": (_a_removed_partition_that_is_given, _a_commit_in_a_removed_partition),
+        "G18": FORGED_MEMBERS,
         "M3": (_a_removal_without_silence, _a_removal_that_states_a_shorter_time_out),
         "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),

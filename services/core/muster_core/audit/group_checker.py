@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
+from muster_core.audit.binding_checker import BindingChecker
 from muster_core.audit.invariants import Findings
 from muster_core.audit.kept_tokens import Given, check_keepers, check_partitions
 from muster_core.audit.record_forms import check_forms
@@ -80,6 +81,7 @@ class GroupChecker:
         self._deleted: dict[str, Position] = {}
         self._catalog_seen = NOWHERE
         self.removals = RemovalChecker(findings)
+        self._bindings = BindingChecker(findings)
         self._now_ms = 0
         self._longest_bytes = 0  # of the records of the run
         self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
@@ -107,6 +109,7 @@ class GroupChecker:
                 check(run.position(index), part)
         check_forms(run, self._findings)
         self.removals.add_run(run)
+        self._bindings.add_run(run)
         if longest_bytes > self._limits.offset_metadata_max_bytes:
             self._check_metadata(run)
 
@@ -120,6 +123,8 @@ class GroupChecker:
     def begin_with(self, groups: Iterable[Group], position: Position) -> None:
         """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
         self.trimmed = False
+        groups = list(groups)
+        self._bindings.begin_with(groups)
         for known in groups:
             self._check_shard(known.group_id, position)
             group = self._groups[known.group_id] = _Group(

@@ -279,6 +279,16 @@ INVARIANTS: dict[str, Invariant] = {
             "until their topic is deleted.",
         ),
         Invariant(
+            "G18",
+            "A member belongs to one identity and is known by one secret until it is gone, and a static "
+            "member's place stays with its identity.",
+            "members",
+            Severity.SERIOUS,
+            "The identity and the secret's hash of each member of a generation against those that it had in "
+            "the one before; the identity of a take-over against the holder's. A member that had none may "
+            "get one.",
+        ),
+        Invariant(
             "C1",
             "A topic's partitions only grow, and only a topic that is there is removed.",
             "changes of topics",

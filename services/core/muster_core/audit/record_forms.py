@@ -9,6 +9,7 @@ from muster_core.audit.invariants import Findings
 from muster_core.log.commits import Commits
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.protocol import causes
+from muster_core.state.member_secret import HASH_BYTES
 
 _KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
 _OF_A_REMOVAL = frozenset(
@@ -136,6 +137,8 @@ def _member(member: records_pb2.Member) -> Iterator[str]:
     protocols = [protocol.name for protocol in member.protocols]
     if not all(protocols) or len(set(protocols)) < len(protocols):
         yield f"{name} supports {protocols}"
+    if len(member.secret_hash) not in (0, HASH_BYTES):
+        yield f"{name} has {len(member.secret_hash)} bytes as hash of its secret"
 
 
 def _assignment_committed(record: records_pb2.Record) -> Iterator[str]:

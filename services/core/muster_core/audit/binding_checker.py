@@ -1,0 +1,75 @@
+"""G18: whom a member belongs to, and by which secret it is known, as the records of its life say."""
+
+from collections.abc import Iterable
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.log.record_run import RecordRun
+from muster_core.position import Position
+from muster_core.state.group import Group
+
+
+class BindingChecker:
+    """Follows the identities and secrets of members.
+
+    What a member has of these it keeps until it is gone. One that has none may get it: the cluster may have
+    enabled the feature since it joined.
+
+    Args:
+        findings: where the results go.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._groups: dict[str, dict[str, records_pb2.Member]] = {}
+
+    def begin_with(self, groups: Iterable[Group]) -> None:
+        """Takes over the members that a snapshot holds."""
+        for group in groups:
+            self._groups[group.group_id] = {
+                member.member_id: member.to_record() for member in group.members.values()
+            }
+
+    def add_run(self, run: RecordRun) -> None:
+        """Takes the next records."""
+        for index, record in run.others.items():
+            kind = run.kinds[index]
+            if kind == "generation_started":
+                self._generation_started(run.position(index), record.generation_started)
+            elif kind == "member_replaced":
+                self._member_replaced(run.position(index), record.member_replaced)
+            elif kind == "member_left":
+                left = record.member_left
+                self._groups.get(left.group_id, {}).pop(left.member_id, None)
+            elif kind == "group_tombstone":
+                self._groups.pop(record.group_tombstone.group_id, None)
+
+    def _generation_started(self, position: Position, message: records_pb2.GenerationStarted) -> None:
+        before = self._groups.get(message.group_id, {})
+        self._groups[message.group_id] = after = {row.member_id: row for row in message.members[:]}
+        self._findings.checked["G18"] += len(after)
+        where = f"group {message.group_id!r}, generation {message.generation}"
+        for member_id, row in after.items():
+            known = before.get(member_id)
+            if known is None:
+                continue
+            if known.identity not in ("", row.identity):
+                self._of_another(position, where, known, row)
+            if known.secret_hash not in (b"", row.secret_hash):
+                self._findings.broke("G18", position, f"{where}: {member_id} has another secret than before")
+
+    def _member_replaced(self, position: Position, message: records_pb2.MemberReplaced) -> None:
+        members = self._groups.setdefault(message.group_id, {})
+        old, new = members.pop(message.old_member_id, None), message.member
+        self._findings.checked["G18"] += 1
+        if old is not None and old.identity not in ("", new.identity):
+            self._of_another(position, f"group {message.group_id!r}", old, new)
+        members[new.member_id] = new
+
+    def _of_another(
+        self, position: Position, where: str, before: records_pb2.Member, now: records_pb2.Member
+    ) -> None:
+        owner = repr(now.identity) if now.identity else "nobody"
+        text = f"{where}: {now.member_id} belongs to {owner}, and {before.member_id} to {before.identity!r}"
+        self._findings.broke("G18", position, text)
