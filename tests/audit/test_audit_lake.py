@@ -178,7 +178,7 @@ def test_columns_that_an_earlier_version_did_not_write_have_their_defaults(tmp_p
 
 def test_a_lake_without_zones_goes_on_with_them(tmp_path: Path) -> None:
     built, lake = healthy_catalog(empty(0, 0)), tmp_path / "lake"
-    upto = len(built.entries) - 8
+    upto = len(built.entries) - 10
     export(tmp_path / "export", built, upto)
     build(tmp_path / "export", lake)
     leave_out(lake, "topics", "zones")
@@ -191,6 +191,47 @@ def test_a_lake_without_zones_goes_on_with_them(tmp_path: Path) -> None:
     ]
 
 
+ADDED = {"members": ("client_version", "identity", "secret_hash"), "generations": ("claimed",)}
+"""Columns that the first version of the lake did not have; nor had it the table `operations`."""
+
+
+def test_a_lake_of_the_first_version_goes_on_with_what_came_since(tmp_path: Path) -> None:
+    logs = [drawn(5, 80, 0, 1), healthy_catalog(empty(1, 1))]
+    lake, upto = tmp_path / "lake", 40
+    for built in logs:
+        export(tmp_path / "export", built, min(upto, len(built.entries) - 1))
+    build(tmp_path / "export", lake)
+    for table, names in ADDED.items():
+        for name in names:
+            leave_out(lake, table, name)
+    shutil.rmtree(lake / "operations")
+    mark = lake / LAKE_MARK
+    stated = json.loads(mark.read_text("utf-8"))
+    del stated["columns"]["operations"]
+    mark.write_text(json.dumps(stated), "utf-8")
+    before = {name: {row["offset"] for row in rows_of(lake, name) if row["day"] != "open"} for name in ADDED}
+    for built in logs:
+        export(tmp_path / "export", built)
+    build(tmp_path / "export", lake)
+    wanted = expected(*logs)
+    assert [row["kind"] for row in rows_of(lake, "operations")] == ["feature enabled"]  # the rest was there
+    for table, names in ADDED.items():
+        found = {tuple(row[one] for one in KEYS[table]): row for row in rows_of(lake, table)}
+        known = 0
+        for row in wanted[table]:
+            stored = found[tuple(row[one] for one in KEYS[table])]
+            said = [stored.get(name) for name in names]
+            known += said == [row[name] for name in names]
+            if row["offset"] > upto:
+                assert said == [row[name] for name in names]
+            elif row["offset"] in before[table]:
+                assert said == [None] * len(names)
+        assert known, table
+
+
+KEYS = {"members": ("offset", "group_id", "member_id"), "generations": ("offset", "group_id")}
+
+
 def test_every_column_that_is_added_later_must_have_a_default() -> None:
     """These had none from the first version on; what comes later is missing in rows that are carried on."""
     required = {
@@ -198,6 +239,7 @@ def test_every_column_that_is_added_later_must_have_a_default() -> None:
     }
     assert {name: len(names) for name, names in required.items()} == {
         "generations": 20, "members": 14, "assignments": 10, "commits": 7, "topics": 7, "coordinators": 11,
+        "operations": 5,
     }  # fmt: skip
 
 

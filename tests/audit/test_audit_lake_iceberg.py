@@ -203,6 +203,7 @@ def test_tables_of_another_cluster_or_a_later_version_and_unknown_catalogs_are_r
         publish(tmp_path / "lake", "local", "muster")
     assert publish(tmp_path / "lake", "local", "other") == {
         "generations": 3, "members": 3, "assignments": 4, "commits": 8, "topics": 0, "coordinators": 1,
+        "operations": 0,
     }  # fmt: skip
 
 

@@ -28,7 +28,15 @@ KEYS = {
     "topics": ("topic", "incarnation"),
 }
 KNOWN = {
-    "members": ("group_instance_id", "client_id", "last_generation", "reason"),
+    "members": (
+        "group_instance_id",
+        "client_id",
+        "last_generation",
+        "reason",
+        "client_version",
+        "identity",
+        "secret_hash",
+    ),
     "assignments": ("epoch", "offset"),
     "generations": (
         "epoch",
@@ -40,7 +48,7 @@ KNOWN = {
         "cause",
         "assigned_at_ms",
     ),
-    "topics": ("partitions", "zones"),
+    "topics": ("partitions", "zones", "names", "weights"),
 }
 """What a row that began before has of the whole log's row, besides its key and its end."""
 

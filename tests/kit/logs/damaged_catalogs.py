@@ -9,7 +9,7 @@ Make = Callable[[LogBuilder], None]
 
 
 def healthy_catalog(built: LogBuilder) -> LogBuilder:
-    """Topics, a removal, a replacement of a node, and a topic whose partitions have names.
+    """Topics, a removal, a replacement of a node, a topic whose partitions have names, a restore, a feature.
 
     Args:
         built: an empty log to write to.
@@ -27,6 +27,9 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     _alter(built, "tenants", {2: "initech", 0: "acme"}, weight=5)
     _alter(built, "tenants", {3: "hooli"}, removed=(1,))
     _alter(built, "tenants", {4: "globex"})
+    built.add(records_pb2.Record(critical=True, restored=records_pb2.Restored(reason="a fire")))
+    enabled = records_pb2.FeatureEnabled(name="member-secrets", version="0.2.0")
+    built.add(records_pb2.Record(critical=True, feature_enabled=enabled))
     return built
 
 

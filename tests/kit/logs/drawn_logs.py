@@ -8,6 +8,7 @@ die. A core replays such a log without a complaint.
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import islice
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ class DrawnLog:
             member = started.members.add(
                 member_id=member_id, group_instance_id=instance, session_timeout_ms=6_000, host="10.0.0.1"
             )
+            self._bind(member, group)
             held = [] if group.eager else [p for p, (owner, _) in group.owners.items() if owner == member_id]
             metadata = common_pb2.Subscription(version=1, topics=TOPICS, keeps_owned=not group.eager)
             for topic, number in held:
@@ -121,6 +123,17 @@ class DrawnLog:
         else:
             group.owners.clear()
         yield from self._put(generation_started=started)
+
+    def _bind(self, member: records_pb2.Member, group: _Group) -> None:
+        """Says whom a member belongs to, by which secret it is known, and which library it uses by now.
+
+        Half of the members belong to somebody.
+        """
+        name = member.group_instance_id or member.member_id
+        if int(name.rpartition("-")[2]) % 2:
+            member.secret_hash = sha256(member.member_id.encode()).digest()[:16]
+            member.identity = f"team of {name}"
+        member.client_version = f"library {group.generation % 3}"
 
     def _assignment(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
         if not group.members:
@@ -203,6 +216,7 @@ class DrawnLog:
             member_id=new, group_instance_id=group.members[new], session_timeout_ms=45_000
         )
         member.protocols.add(name="sticky", metadata=common_pb2.Subscription(version=1).SerializeToString())
+        self._bind(member, group)
         replaced = records_pb2.MemberReplaced(
             group_id=group.group_id, generation=group.generation, old_member_id=old, member=member
         )

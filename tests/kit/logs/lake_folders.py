@@ -100,11 +100,11 @@ def expected(*logs: LogBuilder) -> dict[str, Table]:
     return {name: in_order(rows) for name, rows in found.items()}
 
 
-_LAST = {"assignments": "settled_ms"}
+_LAST = {"assignments": "settled_ms", "commits": "written_at_ms", "operations": "written_at_ms"}
 
 
 def _placed(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    ends_ms = row["written_at_ms" if name == "commits" else _LAST.get(name, "to_ms")]
+    ends_ms = row[_LAST.get(name, "to_ms")]
     running = row.get("_open", ends_ms is None)
     if name == "coordinators":
         running = row["_last"]

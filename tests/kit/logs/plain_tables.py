@@ -51,6 +51,7 @@ def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> di
         "commits": list(commits(reads)),
         "topics": topics(entries) if catalog else [],
         "coordinators": list(coordinators(reads)),
+        "operations": list(operations(reads)),
     }
     for rows in found.values():
         for row in rows:
@@ -114,6 +115,7 @@ def generations(reads: Sequence[Read]) -> Table:
             partitions=None,
             moves=None,
             minimum_moves=None,
+            claimed=sum(len(_held_on(read, member_id) or ()) for member_id in ids),
             **_ended(None, None),
         )
         if end is not None:
@@ -205,9 +207,12 @@ def members(reads: Sequence[Read]) -> Table:
                     **_ended(None, None),
                 )
                 rows.append(row)
-            for member_id in has:
+            for member_id, member in has.items():
                 if (group_id, member_id) in open_:
-                    open_[group_id, member_id]["last_generation"] = shard.groups[group_id].generation
+                    row, last = open_[group_id, member_id], member.to_record()
+                    row["last_generation"] = shard.groups[group_id].generation
+                    row["client_version"], row["identity"] = last.client_version, last.identity
+                    row["secret_hash"] = "".join(f"{byte:02x}" for byte in last.secret_hash)
     return rows
 
 
@@ -441,6 +446,23 @@ def _by_number(topic: StoredTopic, show: Callable[[_Named], str]) -> str | None:
     names = common_pb2.PartitionNames.FromString(topic.names).partitions
     told = ", ".join(show(entry) if entry.name else "null" for entry in names)
     return f"[{told}]" if names else None
+
+
+def operations(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
+    """A row for each record about the cluster as a whole, with what it says."""
+    said = {
+        "node_replaced": ("configuration", "node", "old_address", "new_address"),
+        "restored": ("reason",),
+        "feature_enabled": ("feature", "version"),
+    }
+    for read in reads:
+        if read.kind in said:
+            row = dict.fromkeys(name for names in said.values() for name in names)
+            row |= {name: getattr(read.message, name, None) for name in said[read.kind]}
+            if read.kind == "feature_enabled":
+                row["feature"] = read.message.name
+            at = {"epoch": read.position.epoch, "offset": read.position.offset, "written_at_ms": read.at_ms}
+            yield at | row | {"kind": read.kind.replace("_", " ")}
 
 
 def coordinators(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from muster_audit.lake.tables.commits import Commit, Commits, commit_times_ms, c
 from muster_audit.lake.tables.coordinators import Coordinators
 from muster_audit.lake.tables.generations import Generations
 from muster_audit.lake.tables.members import Members
+from muster_audit.lake.tables.operations import Operations
 from muster_audit.lake.tables.topics import Topics
 from muster_audit.lake.tracker import Take, Tracker
 
@@ -23,7 +24,7 @@ Part = tuple[str, str, pa.RecordBatch]
 """Rows of a table and of a day."""
 
 _NEEDS = {"generations": ("members", "assignments")}
-_STATELESS = frozenset({"commits", "coordinators"})  # take entries that a snapshot covers, too
+_STATELESS = frozenset({"commits", "coordinators", "operations"})  # take entries that a snapshot covers, too
 
 
 class Decoder:
@@ -62,6 +63,7 @@ class Decoder:
             Commits(),
             Topics(),
             self._coordinators,
+            Operations(),
         )
         needed = {*wanted, *(name for table in wanted for name in _NEEDS.get(table, ()))}
         self._takes: dict[str, list[tuple[Take[Any], bool]]] = {}

@@ -60,6 +60,7 @@ class Assignments(Tracker[Assignment]):
 
     Attributes:
         moves: what the last assignment changed.
+        claimed: how many partitions the members of the last generation said that they still held.
     """
 
     row = Assignment
@@ -67,6 +68,7 @@ class Assignments(Tracker[Assignment]):
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, Assignment]] = {}
         self.moves = Moves(0, 0, 0)
+        self.claimed = 0
 
     @property
     def takes(self) -> Mapping[str, Take[Assignment]]:
@@ -92,6 +94,7 @@ class Assignments(Tracker[Assignment]):
     def _generation_started(self, at: Place, message: records_pb2.GenerationStarted) -> Iterator[Assignment]:
         held = self._groups.get(message.group_id, {})
         claimed = {one.member_id: claimed_partitions(one, message.protocol_name) for one in message.members}
+        self.claimed = sum(map(len, claimed.values()))
         for partition, row in held.items():
             if row.member_id not in claimed:
                 row.end(at, "not rejoined")

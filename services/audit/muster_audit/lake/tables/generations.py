@@ -42,6 +42,10 @@ class Generation(Interval):
     partitions: Annotated[int | None, "How many partitions it gave; null: no assignment."] = None
     moves: Annotated[int | None, "How many of them did not belong to the same member before."] = None
     minimum_moves: Annotated[int | None, "The fewest moves that give shares of the same sizes."] = None
+    claimed: Annotated[
+        int | None,
+        "How many partitions its members said that they still held when they joined; null: not known.",
+    ] = None
 
 
 class Generations(Tracker[Generation]):
@@ -101,6 +105,7 @@ class Generations(Tracker[Generation]):
             cause_sentence=cause.sentence,
             cause_at_ms=cause.at_ms,
             silence_ms=cause.silence_ms,
+            claimed=self._assignments.claimed,
         )
 
     def _assignment_committed(

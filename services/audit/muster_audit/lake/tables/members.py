@@ -35,6 +35,18 @@ class Member(Interval):
     first_generation: Annotated[int, "The first generation that it was in."]
     last_generation: Annotated[int, "The last one."]
     reason: Annotated[str, "Its own words when it left; empty: none."] = ""
+    client_version: Annotated[
+        str | None,
+        "Library that it used in its last generation, with its version; empty: it did not say, null: an "
+        "earlier version of the lake wrote the row, here and below.",
+    ] = None
+    identity: Annotated[
+        str | None, "Identity that it belonged to in its last generation; empty: to nobody."
+    ] = None
+    secret_hash: Annotated[
+        str | None,
+        "Hash of its secret in its last generation, in hexadecimal, which opens nothing; empty: it had none.",
+    ] = None
 
 
 class Members(Tracker[Member]):
@@ -77,6 +89,7 @@ class Members(Tracker[Member]):
             row = after[one.member_id] = known or member_row(at, message.group_id, one)
             row.first_generation = row.first_generation or message.generation
             row.last_generation = message.generation
+            _note(row, one)
         self._groups[message.group_id] = after
         self.joined = sum(row.first_generation == message.generation for row in after.values())
         self.missing = len(before)
@@ -102,9 +115,15 @@ class Members(Tracker[Member]):
             yield row.end(at, "group gone")
 
 
+def _note(row: Member, member: records_pb2.Member) -> None:
+    """Notes what may be another thing in a later record of the same member."""
+    row.client_version, row.identity = member.client_version, member.identity
+    row.secret_hash = member.secret_hash.hex()
+
+
 def member_row(at: Place, group_id: str, member: records_pb2.Member) -> Member:
     """The row of a member that comes with a record, without its generations."""
-    return Member(
+    row = Member(
         shard=at.shard,
         epoch=at.position.epoch,
         offset=at.position.offset,
@@ -120,3 +139,5 @@ def member_row(at: Place, group_id: str, member: records_pb2.Member) -> Member:
         first_generation=0,
         last_generation=0,
     )
+    _note(row, member)
+    return row
