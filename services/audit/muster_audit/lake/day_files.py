@@ -36,6 +36,8 @@ class DayFiles:
     def add(self, table: str, day: str, rows: pa.RecordBatch) -> None:
         """Takes rows of a table and a day."""
         key = table, day
+        if key not in self._waiting:  # else what is left of each day would wait until the end of a long log
+            self._flush_worthy(table)
         self._waiting.setdefault(key, []).append(rows)
         self._rows[key] = self._rows.get(key, 0) + len(rows)
         if self._rows[key] >= _GROUP_ROWS:
@@ -45,8 +47,7 @@ class DayFiles:
 
     def end_log(self) -> None:
         """What comes now is of another log: groups of one log are found by its number alone."""
-        for key in [key for key, rows in self._rows.items() if rows >= _WORTH_A_GROUP_ROWS]:
-            self._flush(key)
+        self._flush_worthy()
 
     def close(self) -> None:
         """Writes what is left."""
@@ -54,6 +55,12 @@ class DayFiles:
             self._flush(key)
         for key in list(self._writers):
             self._close(key)
+
+    def _flush_worthy(self, table: str = "") -> None:
+        """Writes what is worth a group of its own, of a table or of all."""
+        for key in [key for key, rows in self._rows.items() if rows >= _WORTH_A_GROUP_ROWS]:
+            if table in ("", key[0]):
+                self._flush(key)
 
     def _flush(self, key: _Key) -> None:
         batches = self._waiting.pop(key)
