@@ -59,8 +59,11 @@ def entries_batch(
     count = len(page)
     build: dict[str, Callable[[], Sequence[object]]] = {
         "shard": lambda: [shard] * count,
-        "epoch": lambda: [page.position(index).epoch for index in range(count)],
-        "offset": lambda: [page.position(index).offset for index in range(count)],
+        "epoch": lambda: [place.epoch for place in page.positions or ()] or [page.first.epoch] * count,
+        "offset": lambda: (
+            [place.offset for place in page.positions or ()]
+            or range(page.first.offset, page.first.offset + count)
+        ),
         "nonce": lambda: page.nonces,
         "hash": lambda: page.hashes,
         "record": lambda: page.records if payload else [None] * count,

@@ -47,7 +47,7 @@ FILE_ENTRIES = 100_000
 
 _FILES = "_files.json"
 _SNAPSHOT = "_snapshot.parquet"
-_UNDATED = "1970-01-01"
+_DAY_MS = 86_400_000
 _AROUND = 2
 _COLUMNS = ["epoch", "offset", "nonce", "hash", "record"]
 _PATIENCE_S = 30.0
@@ -349,10 +349,10 @@ def _page(batch: pa.RecordBatch, after: Position, upto: Position) -> Page:
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in parts of one day each; what has no time goes with the entry before it."""
-    days = [_date(at_ms) for at_ms in batch.column("written_at_ms").to_pylist()]
+    days = [(at_ms or 0) // _DAY_MS for at_ms in batch.column("written_at_ms").to_pylist()]
     start = 0
     for index in range(1, len(days) + 1):
-        if index == len(days) or (days[index] != days[start] and days[index] != _UNDATED):
+        if index == len(days) or (days[index] != days[start] and days[index] != 0):
             yield batch.slice(start, index - start)
             start = index
 
