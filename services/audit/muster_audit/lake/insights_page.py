@@ -9,12 +9,14 @@ from typing import Any
 
 import jinja2
 
-from muster_audit.lake.insights import Insights, Rows
+from muster_audit.lake.insights import DAY_MS, Insights, Rows
+from muster_audit.lake.row import day_of
 
 _WORST = 20
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 64, 34
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 80, 34
 _COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5c", "#a3479e", "#c23b3b", "#7a6a4f", "#2a9d9d", "#8a8f98")
 _MAX_SERIES = len(_COLOURS)
+_MAX_BARS, _LABEL = 8, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,13 @@ class Chart:
     legend: list[tuple[str, str]]
 
 
-def stacked(title: str, values: Iterable[tuple[str, str, float]]) -> Chart:
+def stacked(title: str, values: Iterable[tuple[str, str, float]], bars_of: Iterable[str]) -> Chart:
     """A chart.
 
     Args:
         title: what it shows.
-        values: bar, series and height of each part; bars stand in the order of their names.
+        values: bar, series and height of each part.
+        bars_of: the bars from left to right, also those without a part.
     """
     sums: dict[str, float] = {}
     parts: dict[tuple[str, str], float] = {}
@@ -62,7 +65,7 @@ def stacked(title: str, values: Iterable[tuple[str, str, float]]) -> Chart:
         parts[name, series] = parts.get((name, series), 0) + value
     ordered = sorted(sums, key=lambda series: -sums[series])
     shown = ordered if len(ordered) <= _MAX_SERIES else [*ordered[: _MAX_SERIES - 1], "others"]
-    names = sorted({name for name, _ in parts})
+    names = list(bars_of)
     stacks = {name: dict.fromkeys(shown, 0.0) for name in names}
     for (name, series), value in parts.items():
         stacks[name][series if series in stacks[name] else "others"] += value
@@ -76,11 +79,11 @@ def stacked(title: str, values: Iterable[tuple[str, str, float]]) -> Chart:
             value = stacks[name][series]
             size = value / top * (height - 12)
             y -= size
-            text = f"{name}, {series}: {value:,.6g}"
+            text = f"{name}, {series}: {_short(value)}"
             bars.append(Bar(_LEFT + number * step + step * 0.1, y, step * 0.8, size, colour, text))
         if number % every == 0:
-            labels.append((_LEFT + (number + 0.5) * step, name))
-    ticks = [(height - share * (height - 12), f"{top * share:,.4g}") for share in (0, 0.5, 1)]
+            labels.append((_LEFT + (number + 0.5) * step, _in_the_middle(name)))
+    ticks = [(height - share * (height - 12), _short(top * share)) for share in (0, 0.5, 1)]
     return Chart(title, bars, labels, ticks, list(zip(shown, _COLOURS, strict=False)))
 
 
@@ -96,16 +99,20 @@ def write_page(found: Insights, path: Path, slo: float) -> None:
         resources.files("muster_audit").joinpath("lake", "insights.html.j2").read_text("utf-8")
     )
     results = found.results
+    by_group = _by_group(results["rebalances"])
     ownership = sorted(results["ownership"], key=lambda row: (-row["unowned_ms"], row["group_id"]))
     page = template.render(
         found=found,
         slo=slo,
-        charts=list(charts(results)),
+        charts=list(charts(found)),
+        worst=_WORST,
+        counts={name: len(rows) for name, rows in results.items()},
         trend=list(trend(found)),
         below=[row for row in ownership if row["availability"] < slo],
         ownership=ownership[:_WORST],
         groups=len(ownership),
-        moves=_worst(_by_group(results["rebalances"]), "rebalances"),
+        moves=_worst(by_group, "rebalances"),
+        moved=len(by_group),
         flapping=_worst(results["flapping"], "lives"),
         stalls=_worst(results["stalls"], "stalled_ms"),
         takeovers=sorted(results["takeovers"], key=lambda row: (row["claimed_day"], row["planned"])),
@@ -117,29 +124,36 @@ def write_page(found: Insights, path: Path, slo: float) -> None:
     path.write_text(page, "utf-8")
 
 
-def charts(results: dict[str, Rows]) -> Iterable[Chart]:
-    """The pictures for which there is something to show."""
+def charts(found: Insights) -> Iterable[Chart]:
+    """The pictures for which there is something to show; those by day show each day of the period."""
+    results, period = found.results, found.period
     rebalances, takeovers = results["rebalances"], results["takeovers"]
+    days = [day_of(at_ms) for at_ms in range(period.from_ms, period.to_ms, DAY_MS)]
+    days += [last for last in [day_of(period.to_ms - 1)] if last not in days]
     if rebalances:
         causes = ((row["started_day"], row["cause"], row["rebalances"]) for row in rebalances)
-        yield stacked("Rebalances by day and cause", causes)
+        yield stacked("Rebalances by day and cause", causes, days)
         moves = [(row["started_day"], "at least", row["minimum_moves"]) for row in rebalances]
         moves += [
             (row["started_day"], "avoidable", row["moves"] - row["minimum_moves"]) for row in rebalances
         ]
-        yield stacked("Partitions moved by day", moves)
-    worst = sorted(results["ownership"], key=lambda row: -row["unowned_ms"])[:_WORST]
-    unowned = [(row["group_id"], "unowned", row["unowned_ms"] / 1000) for row in worst if row["unowned_ms"]]
+        yield stacked("Partitions moved by day", moves, days)
+    worst = sorted(results["ownership"], key=lambda row: (-row["unowned_ms"], row["group_id"]))[:_MAX_BARS]
+    unowned = [
+        (row["group_id"], "without an owner", row["unowned_ms"] / 1000) for row in worst if row["unowned_ms"]
+    ]
     if unowned:
-        yield stacked("Partition-seconds without an owner, by group", unowned)
+        title = "Partition-seconds without an owner, the worst groups"
+        yield stacked(title, unowned, [name for name, _, _ in unowned])
     if results["commit_rates"]:
         commits = ((row["written_day"], row["group_id"], row["commits"]) for row in results["commit_rates"])
-        yield stacked("Commits by day and group", commits)
+        yield stacked("Commits by day and group", commits, days)
     crashes = [
         (row["claimed_day"], "longest", row["longest_ms"] / 1000) for row in takeovers if not row["planned"]
     ]
     if crashes:
-        yield stacked("Seconds until another owner took over after a crash, the longest of each day", crashes)
+        title = "Seconds until another owner took over after a crash, the longest of each day"
+        yield stacked(title, crashes, days)
 
 
 def trend(found: Insights) -> Iterable[tuple[str, str, str]]:
@@ -154,7 +168,7 @@ _WORDS = {
     "unowned_ms": "partition-seconds without an owner",
     "rebalances": "rebalances",
     "moves": "partitions moved",
-    "minimum_moves": "of them at least",
+    "minimum_moves": "of them unavoidable",
     "flapping": "flapping members",
     "commits": "commits",
     "stalls": "stalls",
@@ -169,6 +183,16 @@ def _number(name: str, value: float | None) -> str:
     if name == "availability":
         return f"{value:.4%}"
     return f"{value / 1000:,.1f}" if name.endswith("_ms") else f"{value:,}"
+
+
+def _short(value: float) -> str:
+    """A number as people read it: whole where it is large."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _in_the_middle(name: str) -> str:
+    """A name that fits below a bar: names of groups often begin alike, so both ends are shown."""
+    return name if len(name) <= _LABEL else f"{name[: _LABEL // 2 - 1]}…{name[-(_LABEL // 2) :]}"
 
 
 def _by_group(rebalances: Rows) -> Rows:
