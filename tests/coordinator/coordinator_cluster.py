@@ -34,7 +34,8 @@ class Caller:
     """Plain calls to one coordinator, in the name of somebody where its servers go by `NamedCallers`."""
 
     def __init__(self, coordinator: Coordinator, who: str = "") -> None:
-        self.channel: Any = named_channel(str(coordinator.address), who)
+        self.address = str(coordinator.address)
+        self.channel: Any = named_channel(self.address, who)
         self.stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self.channel)
 
     async def join(

@@ -1,6 +1,9 @@
 """Quotas at a coordinator: unary calls and streams share them, what is refused leaves nothing (LIM-39)."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,10 @@ import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import on_one_node
 from coordinator.session_client import Session, call, stable
+from kit.callers_by_header import NamedCallers
+from kit.waiting import until
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, session_pb2
 from muster_runtime.rpc.quotas import Quota, QuotaSettings
 from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S
 
@@ -106,10 +111,57 @@ async def test_a_stream_above_its_quota_is_refused_call_by_call_and_beats_on(cal
     await session.close()
 
 
+@pytest.mark.parametrize("caller", [{"connection_calls_per_s": 1}], indirect=True)
+async def test_frames_above_the_quota_count_and_take_reading_time(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster_coordinator.session.calls._FRAME_S", 0.5)
+    session = await Session(caller.channel).hello()
+    beats = [session_pb2.ClientFrame(beat=session_pb2.Beat(number=number)) for number in range(1, 21)]
+    await session.send(*beats[:9])
+    began_s = time.monotonic()
+    await session.send(*beats[9:19])
+    await session.send(beats[19])
+    await session.until(lambda: len(session.said("beat_ack")) == len(beats))
+    assert time.monotonic() - began_s >= 10 * 0.5
+    await session.close()
+
+
+@pytest.mark.parametrize("caller", [{"calls_per_s": 50, "commits_per_s": 20}], indirect=True)
+async def test_a_calm_member_beats_and_commits_whatever_others_of_its_host_ask_for(caller: Caller) -> None:
+    joined = await stable(caller, GROUP)
+    over = asyncio.Event()
+    refused = 0
+
+    async def ask(stub: Any) -> None:
+        nonlocal refused
+        while not over.is_set():
+            asked = await asyncio.gather(*(status(stub.OffsetCommit(commit("other", 1))) for _ in range(10)))
+            refused += asked.count(EXHAUSTED)
+            await asyncio.sleep(0.05)
+
+    async with AsyncExitStack() as stack:
+        broken = []
+        for _ in range(3):
+            channel = grpc.aio.insecure_channel(caller.address, [("grpc.use_local_subchannel_pool", 1)])
+            stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(
+                await stack.enter_async_context(channel)
+            )
+            broken.append(asyncio.create_task(ask(stub)))
+        await until(lambda: refused > 100, "the others are refused")
+        for offset in range(10):
+            await asyncio.sleep(0.5)
+            assert (await caller.heartbeat(GROUP, joined)).error_code == error_code.NONE
+            assert await caller.commit(GROUP, offset, joined) == error_code.NONE
+        over.set()
+        await asyncio.gather(*broken)
+
+
 RULES = """
 [[quota]]
 groups = "g"
 commits_per_s = 1
+calls_per_s = 1
 """
 
 
@@ -120,3 +172,26 @@ async def test_groups_of_a_prefix_share_a_quota(caller: Caller) -> None:
     assert codes[:BURST_S] == [grpc.StatusCode.OK] * BURST_S
     assert EXHAUSTED in codes[BURST_S:]
     assert await caller.commit("another", 1) == error_code.NONE
+
+
+@pytest.mark.parametrize("caller", [{"rules": RULES}], indirect=True)
+async def test_heartbeats_do_not_count_for_a_prefix(caller: Caller) -> None:
+    joined = await stable(caller, GROUP)
+    codes = [await status(caller.commit(GROUP, 1, joined)) for _ in range(BURST_S + 2)]
+    assert codes[-1] is EXHAUSTED
+    beats = [await caller.heartbeat(GROUP, joined) for _ in range(BURST_S + 2)]
+    assert {beat.error_code for beat in beats} == {error_code.NONE}
+
+
+async def test_who_may_not_ask_a_group_uses_up_nothing_of_its_prefix(tmp_path: Path) -> None:
+    (tmp_path / "quotas.toml").write_text(RULES)
+    (tmp_path / "access.toml").write_text('[[rule]]\nwho = ["worker"]\nverbs = ["commit"]\ngroups = ["g*"]\n')
+    async with on_one_node(SHARDS) as coordinators:
+        quotas = QuotaSettings.model_validate({**OFF, "file": tmp_path / "quotas.toml"})
+        trust = NamedCallers.with_rules(tmp_path / "access.toml")
+        coordinator = await coordinators.add("a", quotas=quotas, trust=trust)
+        await owns(coordinator, SHARDS)
+        stranger, worker = (coordinators.caller(coordinator, who) for who in ("stranger", "worker"))
+        for _ in range(3 * BURST_S):
+            assert await stranger.commit(GROUP, 1) == error_code.GROUP_AUTHORIZATION_FAILED
+        assert await status(worker.commit(GROUP, 1)) is grpc.StatusCode.OK

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc, quotas_pb2, quotas_pb2_grpc
 from muster_runtime.errors import StartupError
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas, QuotaSettings
@@ -155,13 +156,67 @@ async def test_open_calls_and_connections_of_a_caller_end_at_their_limits() -> N
     assert await callers.begin(second) is None
     assert await callers.begin(third) is Quota.CONNECTIONS
     assert await callers.begin(first) is None
-    assert await callers.begin(second) is Quota.OPEN_CALLS
+    assert await callers.begin(first) is Quota.OPEN_CALLS
     assert await callers.begin(stranger) is None
     await callers.end(1)
-    assert await callers.begin(second) is None
+    assert await callers.begin(first) is None
     await callers.end()
     assert await callers.begin(third) is None
     await callers.end()
+
+
+async def test_open_calls_of_others_leave_each_connection_its_share() -> None:
+    of = quotas(Clock(), connections=2, open_calls=4)
+    callers = Callers(of)
+    broken, calm = "ipv4:10.0.0.1:1", "ipv4:10.0.0.1:2"
+    assert [await callers.begin(broken) for _ in range(5)] == [None] * 4 + [Quota.OPEN_CALLS]
+    assert [await callers.begin(calm) for _ in range(3)] == [None] * 2 + [Quota.OPEN_CALLS]
+    await callers.end()
+
+
+async def test_open_calls_of_any_number_of_connections_end_at_twice_their_limit() -> None:
+    of = quotas(Clock(), open_calls=4)
+    callers = Callers(of)
+    begun = [await callers.begin(f"ipv4:10.0.0.1:{port}") for port in range(20)]
+    assert begun == [None] * 8 + [Quota.OPEN_CALLS] * 12
+    await callers.end()
+
+
+@pytest.mark.parametrize("quota", [Quota.CALLS, Quota.COMMITS, Quota.BYTES, Quota.NEW_GROUPS])
+def test_a_calm_connection_has_its_share_of_what_others_use_up(quota: Quota) -> None:
+    clock = Clock()
+    one = party(clock, **{quota.value: 100})
+    broken = [Connection(one) for _ in range(3)]
+    calm = Connection(one)
+
+    def take(connection: Connection) -> int:
+        return taken(lambda: one.take(quota, 1, clock.s, connection))
+
+    total = refused = 0
+    for _ in range(100):
+        clock.s += 0.1
+        total += sum(map(take, broken))
+        try:
+            one.take(quota, 1, clock.s, calm)
+            total += 1
+        except ResourceExhausted:
+            refused += 1
+    assert refused == 0
+    burst_s = CREATION_BURST_S if quota is Quota.NEW_GROUPS else BURST_S
+    assert total <= 100 * (burst_s + 11) + 4, "all together have the rate of the caller and little more"
+    sum(map(take, broken))
+    # with a calm one that has asked for little, who may catch up
+    assert 20 <= take(calm) <= 25 * burst_s
+
+
+def test_frames_that_are_no_calls_have_the_rate_of_calls_once_more() -> None:
+    clock = Clock()
+    one = Connection(party(clock, connection_calls_per_s=4))
+    assert taken(lambda: one.take_request(0)) == 4 * BURST_S
+    assert [one.takes_frames(4) for _ in range(BURST_S + 1)] == [True] * BURST_S + [False]
+    clock.s += 1
+    assert one.takes_frames(1)
+    assert Connection(party(clock)).takes_frames(1 << 30), "0 is no limit"
 
 
 async def test_who_is_at_rest_is_forgotten() -> None:
@@ -181,6 +236,24 @@ async def test_who_is_at_rest_is_forgotten() -> None:
     clock.s += 1
     of.sweep()
     assert list(of.parties()) == []
+    of.close()
+
+
+async def test_a_calm_connection_is_kept_while_its_caller_is_refused_something() -> None:
+    clock = Clock()
+    of = quotas(clock, calls_per_s=10)
+    callers = Callers(of)
+    calm, broken = "ipv4:10.0.0.1:1", "ipv4:10.0.0.1:2"
+    for _ in range(60):
+        clock.s += 1
+        assert await callers.begin(calm) is None
+        await callers.end()
+        while await callers.begin(broken) is None:
+            pass
+        await callers.end()
+        of.sweep()
+    of.sweep(full=True)
+    assert [one.known for one in of.parties()] == [0]
     of.close()
 
 
@@ -271,6 +344,41 @@ def test_a_file_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | N
     assert named in str(error.value)
 
 
+async def test_a_file_that_changes_is_in_force_for_who_is_there_and_one_that_cannot_be_used_is_not(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    file = tmp_path / "quotas.toml"
+    file.write_text('[[quota]]\ncaller = "10."\nopen_calls = 1\n[[quota]]\ngroups = "a"\ncommits_per_s = 1\n')
+    of = quotas(clock, file, connection_calls_per_s=3)
+    callers = Callers(of)
+    assert [await callers.begin() for _ in range(2)] == [None, Quota.OPEN_CALLS]
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "a1", 1)) == BURST_S
+    assert not await of.renew()
+
+    file.write_text(
+        '[[quota]]\ncaller = "10."\nopen_calls = 2\nconnection_calls_per_s = 0\n'
+        '[[quota]]\ngroups = "a"\ncommits_per_s = 2\n[[quota]]\ngroups = "b"\ncommits_per_s = 1\n'
+    )
+    assert await of.renew()
+    assert [await callers.begin() for _ in range(2)] == [None, Quota.OPEN_CALLS]
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "a1", 1)) == 0, "what was used up is used up"
+    clock.s += 1
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "a1", 1)) == 2
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "b1", 1)) == BURST_S
+
+    file.write_text("[[quota]]\ncalls = 1")
+    assert not await of.renew()
+    assert await callers.begin() is Quota.OPEN_CALLS
+
+    file.write_text("")
+    assert await of.renew()
+    assert [await callers.begin() for _ in range(3)] == [None] * 3
+    assert taken(lambda: of.take_of_groups(Quota.COMMITS, "a1", 1)) == 10_000
+    await callers.end()
+    of.close()
+
+
 # --- on a server
 
 
@@ -282,7 +390,7 @@ class Topics(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
 
 
 @asynccontextmanager
-async def served(**limits: int) -> AsyncIterator[str]:
+async def served(**limits: Any) -> AsyncIterator[str]:
     server = RpcServer(ServerSettings(), quotas=QuotaSettings.model_validate({**OFF, **limits}))
     server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Topics())
     port = await server.start("127.0.0.1:0")
@@ -315,6 +423,26 @@ async def test_a_call_above_a_quota_is_told_when_to_try_again() -> None:
         assert status.details[0].Unpack(delay)
         assert 0 < delay.retry_delay.ToMilliseconds() <= 2_000
         assert trailers["grpc-retry-pushback-ms"] == str(delay.retry_delay.ToMilliseconds())
+
+
+@pytest.mark.cluster
+async def test_a_server_reads_the_file_again_while_it_runs(tmp_path: Path) -> None:
+    file = tmp_path / "quotas.toml"
+    file.write_text("")
+
+    async def is_refused() -> bool:
+        return await asked(channel) is not None
+
+    async with served(file=file) as address, grpc.aio.insecure_channel(address) as channel:
+        assert not await is_refused()
+        file.write_text('[[quota]]\ncaller = "127."\nconnection_calls_per_s = 1\n')
+        await until(is_refused, "the new quota")
+        file.write_text("[[quota]]\ncaller = '127.'\nconnection_calls_per_s = 0\n")
+
+        async def is_free() -> bool:
+            return not any([await is_refused() for _ in range(2 * BURST_S)])
+
+        await until(is_free, "no quota any more")
 
 
 @pytest.mark.cluster

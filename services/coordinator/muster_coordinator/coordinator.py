@@ -224,7 +224,7 @@ class Coordinator:
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
         quotas = self._ports.public.quotas
-        admission = Admission(quotas, calls.is_new)
+        admission = Admission(quotas, calls.is_new, rights.may)
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,

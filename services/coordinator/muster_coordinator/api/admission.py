@@ -6,10 +6,9 @@ from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas
 
-_OF_A_GROUP = (
+_OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that is put out
     coordinator_pb2.JoinGroupRequest,
     coordinator_pb2.SyncGroupRequest,
-    coordinator_pb2.HeartbeatRequest,
     coordinator_pb2.LeaveGroupRequest,
     coordinator_pb2.OffsetCommitRequest,
     coordinator_pb2.OffsetDeleteRequest,
@@ -33,11 +32,18 @@ class Admission:
     Args:
         quotas: of the server.
         is_new: whether a group does not exist, as far as this process is the one that knows.
+        may: whether the caller of now may make a call: who may not takes nothing from the group's quota.
     """
 
-    def __init__(self, quotas: Quotas, is_new: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        quotas: Quotas,
+        is_new: Callable[[str], bool],
+        may: Callable[[GroupRequest], bool] = lambda _: True,
+    ) -> None:
         self._quotas = quotas
         self._is_new = is_new
+        self._may = may
 
     def admit(self, connection: Connection | None, request: GroupRequest, size_bytes: int) -> None:
         """Counts a call.
@@ -53,7 +59,7 @@ class Admission:
                 connection.take(Quota.COMMITS)
             if begins:
                 connection.take(Quota.NEW_GROUPS)
-        if quotas.has_groups and isinstance(request, _OF_A_GROUP):
+        if quotas.has_groups and isinstance(request, _OF_A_GROUP) and self._may(request):
             group_id = request.group_id
             quotas.take_of_groups(Quota.CALLS, group_id, 1)
             quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)

@@ -88,6 +88,13 @@ class Rights:
             return verdict
         return self._told(request, verdict, host)
 
+    def may(self, request: GroupRequest) -> bool:
+        """Whether the caller of now may make a call that names one group; nothing is told of it."""
+        if not self._access.on:
+            return True
+        need = _NEEDS[type(request)]
+        return self._access.may(current_identity().name, need.verb, need.kind, request.group_id)  # type: ignore[union-attr]
+
     def _puts_out(self, request: LeaveGroupRequest) -> bool:
         """Whether a call may put members out as an operator does."""
         return not all(leaver.member_id for leaver in request.members) or bool(

@@ -32,6 +32,10 @@ CALL_MAX_BYTES = {
 OTHER_CALL_MAX_BYTES = 1 << 20
 
 
+_FRAME_S = 0.000_2
+"""For each frame above a quota a stream is not read for so long: of calls more are not even refused."""
+_LONGEST_PAUSE_S = 0.2
+
 _HEARTBEAT = "heartbeat"
 _NOTHING = nullcontext()
 
@@ -143,10 +147,19 @@ class StreamCalls:
             with self._watch.starting(call_id, kind, request, call.traceparent):
                 self._start(call_id, kind, request, verdict)
 
-    def taken_over_quota(self) -> int:
-        """How many calls were refused because of a quota since this was asked last."""
-        number, self._over_quota = self._over_quota, 0
-        return number
+    def pause_s(self, other_frames: int) -> float:
+        """How long the stream is not to be read: who asks above its quota waits in its own connection.
+
+        Args:
+            other_frames: how many frames came since this was asked last that are no calls. They are never
+                refused; above the rate of calls of the connection they take reading time from its streams.
+        """
+        refused, self._over_quota = self._over_quota, 0
+        pause_s = min(refused * _FRAME_S, _LONGEST_PAUSE_S)
+        connection = self._connection
+        if other_frames and connection is not None and not connection.takes_frames(other_frames):
+            pause_s += other_frames * _FRAME_S * connection.open_calls
+        return pause_s
 
     def _count(self, request: GroupRequest, size_bytes: int) -> None:
         connection = self._connection

@@ -41,9 +41,6 @@ _SILENT_MIN_MS = 1_000
 _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
 _SMALL_BYTES = 64
-_REFUSED_CALL_S = 0.000_2
-"""For each call above a quota a stream is not read for so long: more of them are not even refused."""
-_LONGEST_PAUSE_S = 0.2
 _TURN_S = 0.005
 """Frames of a message that take longer are played one message at a time."""
 
@@ -126,6 +123,7 @@ class SessionStream:
         self._beat_interval_ms = 0
         self._beat_number = 0
         self._rights_version = around.calls.rights.version
+        self._other_frames = 0
         self._knows_unsure = False
         self._opened_ms = self._heard_ms = around.boot_ms()
         self._write_began_ms: int | None = None
@@ -304,9 +302,9 @@ class SessionStream:
                 self._play_frame(message.frames[0])
             else:
                 await self._play(message)
-            if over := self._calls.taken_over_quota():
-                # It is not read meanwhile: who goes on asking waits in its own connection.
-                await asyncio.sleep(min(over * _REFUSED_CALL_S, _LONGEST_PAUSE_S))
+            other_frames, self._other_frames = self._other_frames, 0
+            if pause_s := self._calls.pause_s(other_frames):
+                await asyncio.sleep(pause_s)
         except ProtocolBroken:
             raise
         except Exception:
@@ -345,6 +343,7 @@ class SessionStream:
         elif kind is None:
             raise ProtocolBroken("a frame has no kind that this version knows")
         else:
+            self._other_frames += kind != "call"
             self._frames[kind](getattr(frame, kind))
 
     def _hello(self, hello: session_pb2.Hello) -> None:

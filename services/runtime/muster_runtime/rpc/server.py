@@ -231,7 +231,7 @@ class RpcServer:
         self._trust = trust
         self._callers = None if trust is None or use is PortUse.INTERNAL else trust.callers()
         self.access = Access() if trust is None else trust.rights()
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
         self._wire = wire
         self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
@@ -360,10 +360,13 @@ class RpcServer:
         if self._callers is not None:
             self._callers.start()
         await self._server.start()
+        loop = asyncio.get_running_loop()
         if self.access.on:
-            self._following = asyncio.get_running_loop().create_task(
-                self.access.follow(tells=self._use is not PortUse.INTERNAL)
+            self._following.append(
+                loop.create_task(self.access.follow(tells=self._use is not PortUse.INTERNAL))
             )
+        if self.quotas.has_file and self._use is not PortUse.INTERNAL:
+            self._following.append(loop.create_task(self.quotas.follow()))
 
     async def set_serving(self, serving: bool) -> None:
         """Sets what health says, for the process and each of its services."""
@@ -378,8 +381,8 @@ class RpcServer:
         if self._stopped:
             return
         self._stopped = True
-        if self._following is not None:
-            self._following.cancel()
+        for following in self._following:
+            following.cancel()
         await _within(_OVERDUE_S, "health", self._health.enter_graceful_shutdown())
         for hook in self._stop_hooks:
             try:

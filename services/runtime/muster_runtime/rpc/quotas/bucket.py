@@ -14,14 +14,15 @@ class Bucket:
         rate_per_s: what comes in; above 0.
         burst: what there is at most.
         now_s: the monotonic clock.
+        left: what is in it; as much as there may be if absent.
     """
 
     __slots__ = ("_at_s", "_left", "burst", "rate_per_s")
 
-    def __init__(self, rate_per_s: float, burst: float, now_s: float) -> None:
+    def __init__(self, rate_per_s: float, burst: float, now_s: float, left: float | None = None) -> None:
         self.rate_per_s = rate_per_s
         self.burst = burst
-        self._left = burst
+        self._left = burst if left is None else left
         self._at_s = now_s
 
     def take(self, amount: float, now_s: float) -> float:
@@ -35,6 +36,15 @@ class Bucket:
             return 0
         self._left = left
         return (1 - left) / self.rate_per_s
+
+    def owe(self, amount: float) -> None:
+        """Takes an amount that is not there: it has to come in before anything else is given."""
+        self._left -= amount
+
+    def change(self, rate_per_s: float, burst: float) -> None:
+        """Gives it another rate from now on; what is above the burst is lost."""
+        self.rate_per_s = rate_per_s
+        self.burst = burst
 
     def is_full(self, now_s: float) -> bool:
         """Whether it has nothing to remember."""

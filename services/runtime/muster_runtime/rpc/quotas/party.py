@@ -16,6 +16,9 @@ BURST_S: Final = 5
 CREATION_BURST_S: Final = 100
 """As many of groups and topics."""
 
+_KEPT_S = 60.0
+"""So long a connection without calls keeps its share, where its party is refused something."""
+
 _RETRY_MS = 1_000
 _LONGEST_RETRY_MS = 30_000
 
@@ -66,6 +69,7 @@ class Party:
     Attributes:
         is_groups: whether it is a prefix of groups.
         connections: those with open calls.
+        known: these, and those that had some lately.
         streams: session streams.
         open_calls: calls that have not ended.
         taken: of each rate, what was granted so far.
@@ -89,6 +93,7 @@ class Party:
         self.limits = limits
         self.is_groups = is_groups
         self.connections = 0
+        self.known = 0
         self.streams = 0
         self.open_calls = 0
         self.taken: dict[Quota, int] = dict.fromkeys(_RATES, 0)
@@ -102,15 +107,28 @@ class Party:
             quota: bucket for quota in _RATES if (bucket := bucket_of(limits, quota, now_s())) is not None
         }
 
-    def take(self, quota: Quota, amount: int, now_s: float) -> None:
-        """Takes from a rate.
+    def change(self, limits: Mapping[str, int]) -> None:
+        """Gives it other limits from now on."""
+        self.limits = limits
+        for quota in _RATES:
+            bucket = _changed(self._buckets.pop(quota, None), limits, quota, self.now_s())
+            if bucket is not None:
+                self._buckets[quota] = bucket
+
+    def take(self, quota: Quota, amount: int, now_s: float, connection: "Connection | None" = None) -> None:
+        """Takes from a rate; where that is used up from the share that the connection has of it.
 
         Raises:
-            ResourceExhausted: it is used up.
+            ResourceExhausted: both are used up.
         """
         bucket = self._buckets.get(quota)
         if bucket is not None and (wait_s := bucket.take(amount, now_s)):
-            raise self.refusal(quota, now_s, wait_s)
+            if connection is not None:
+                share = connection.share_of(quota, bucket.rate_per_s / max(1, self.known), now_s)
+                wait_s = min(wait_s, share.take(amount, now_s))
+            if wait_s:
+                raise self.refusal(quota, now_s, wait_s)
+            bucket.owe(amount)
         self.taken[quota] += amount
 
     def refusal(self, quota: Quota, now_s: float, wait_s: float | None = None) -> ResourceExhausted:
@@ -135,6 +153,10 @@ class Party:
             self._before = dict(self.taken)
             self._looked_s = now_s
 
+    def is_short(self, now_s: float) -> bool:
+        """Whether it was refused something lately."""
+        return self.refused_at_s is not None and now_s - self.refused_at_s < _KEPT_S
+
     def is_at_rest(self, now_s: float) -> bool:
         """Whether it uses nothing and has nothing to remember."""
         in_use = self.open_calls or self.connections
@@ -146,25 +168,75 @@ def bucket_of(limits: Mapping[str, int], quota: Quota, now_s: float) -> Bucket |
     rate_per_s = limits.get(quota.value, 0)
     if not rate_per_s:
         return None
-    seconds = CREATION_BURST_S if quota in _CREATIONS else BURST_S
-    return Bucket(rate_per_s, rate_per_s * seconds, now_s)
+    return Bucket(rate_per_s, rate_per_s * _burst_s(quota), now_s)
+
+
+def _changed(before: Bucket | None, limits: Mapping[str, int], quota: Quota, now_s: float) -> Bucket | None:
+    """The bucket of a rate that had another one, or none."""
+    after = bucket_of(limits, quota, now_s)
+    if before is None or after is None:
+        return after
+    before.change(after.rate_per_s, after.burst)
+    return before
+
+
+def _burst_s(quota: Quota) -> int:
+    return CREATION_BURST_S if quota in _CREATIONS else BURST_S
 
 
 class Connection:
     """A connection of a party, as far as it has open calls.
 
+    It has a share of what its party may ask for: where other connections have used all of that up, one that
+    asks for less than its share is served still.
+
     Args:
         party: who made it.
     """
 
-    __slots__ = ("_bytes", "_calls", "open_calls", "party")
+    __slots__ = ("_began_s", "_bytes", "_calls", "_frames", "_left_s", "_shares", "open_calls", "party")
 
     def __init__(self, party: Party) -> None:
         now_s = party.now_s()
         self.party = party
         self.open_calls = 0
+        self._began_s = self._left_s = now_s
+        self._shares: dict[Quota, Bucket] = {}
         self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
+        self._frames = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
+        party.known += 1
+
+    def change(self) -> None:
+        """Its party got other limits."""
+        limits, now_s = self.party.limits, self.party.now_s()
+        self._calls = _changed(self._calls, limits, Quota.CONNECTION_CALLS, now_s)
+        self._bytes = _changed(self._bytes, limits, Quota.CONNECTION_BYTES, now_s)
+        self._frames = _changed(self._frames, limits, Quota.CONNECTION_CALLS, now_s)
+
+    def forget(self) -> None:
+        """It is known no more."""
+        self.party.known -= 1
+
+    def share_of(self, quota: Quota, rate_per_s: float, now_s: float) -> Bucket:
+        """What it may take of a rate of its party, whatever the others take.
+
+        Args:
+            quota: the rate.
+            rate_per_s: its share of that, as of now.
+            now_s: the clock.
+        """
+        burst = max(1.0, rate_per_s * _burst_s(quota))
+        share = self._shares.get(quota)
+        if share is None:
+            left = min(max(1.0, rate_per_s), (now_s - self._began_s) * rate_per_s)
+            share = self._shares[quota] = Bucket(rate_per_s, burst, now_s, left)
+        share.change(rate_per_s, burst)
+        return share
+
+    def takes_frames(self, number: int) -> bool:
+        """Whether so many frames that are no calls are within its rate of calls, which they have besides."""
+        return self._frames is None or not self._frames.take(number, self.party.now_s())
 
     def enter(self, task: "asyncio.Task[object]") -> None:
         """A call begins, whose task this is; it is open until that has ended.
@@ -177,7 +249,7 @@ class Connection:
         now_s = party.now_s()
         if not self.open_calls and 0 < limits["connections"] <= party.connections:
             raise party.refusal(Quota.CONNECTIONS, now_s)
-        if 0 < limits["open_calls"] <= party.open_calls:
+        if 0 < limits["open_calls"] <= party.open_calls and self._has_its_share_of_calls():
             raise party.refusal(Quota.OPEN_CALLS, now_s)
         self._take_call(now_s)
         if not self.open_calls:
@@ -186,12 +258,19 @@ class Connection:
         party.open_calls += 1
         task.add_done_callback(self._leave)
 
+    def _has_its_share_of_calls(self) -> bool:
+        """Whether it has as many open calls as each connection may have where the others have too many."""
+        party = self.party
+        limit = party.limits["open_calls"]
+        return self.open_calls * party.connections >= limit or party.open_calls >= 2 * limit
+
     def _leave(self, _: object) -> None:
         party = self.party
         self.open_calls -= 1
         party.open_calls -= 1
         if not self.open_calls:
             party.connections -= 1
+            self._left_s = party.now_s()
 
     def take_request(self, size_bytes: int) -> None:
         """A call begins on a stream.
@@ -207,7 +286,7 @@ class Connection:
         calls = self._calls
         if calls is not None and (wait_s := calls.take(1, now_s)):
             raise self.party.refusal(Quota.CONNECTION_CALLS, now_s, wait_s)
-        self.party.take(Quota.CALLS, 1, now_s)
+        self.party.take(Quota.CALLS, 1, now_s, self)
 
     def take_bytes(self, size_bytes: int) -> None:
         """The request of a unary call has come.
@@ -221,7 +300,7 @@ class Connection:
         room = self._bytes
         if room is not None and (wait_s := room.take(size_bytes, now_s)):
             raise self.party.refusal(Quota.CONNECTION_BYTES, now_s, wait_s)
-        self.party.take(Quota.BYTES, size_bytes, now_s)
+        self.party.take(Quota.BYTES, size_bytes, now_s, self)
 
     def take(self, quota: Quota) -> None:
         """Takes one of a rate of its party.
@@ -229,7 +308,7 @@ class Connection:
         Raises:
             ResourceExhausted: it is used up.
         """
-        self.party.take(quota, 1, self.party.now_s())
+        self.party.take(quota, 1, self.party.now_s(), self)
 
     def open_stream(self) -> None:
         """A session stream begins; `close_stream` follows.
@@ -246,8 +325,10 @@ class Connection:
         self.party.streams -= 1
 
     def is_at_rest(self, now_s: float) -> bool:
-        """Whether it has no open call and nothing to remember."""
-        buckets = (self._calls, self._bytes)
+        """Whether it has no open call and nothing to remember, and its share is of no use now."""
+        if self.party.is_short(now_s) and now_s - self._left_s < _KEPT_S:
+            return False
+        buckets = (self._calls, self._bytes, self._frames)
         return not self.open_calls and all(one is None or one.is_full(now_s) for one in buckets)
 
 

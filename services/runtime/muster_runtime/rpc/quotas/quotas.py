@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -13,11 +13,14 @@ from muster_runtime import clock
 from muster_runtime.logs import Seldom
 from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
-from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, read
+from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.refusals import ResourceExhausted
 
 log = structlog.get_logger()
+
+LOOK_EVERY_S = 1.0
+"""How often a running process looks whether the file of exceptions has changed."""
 
 _SWEEP_S = 5.0
 _CONNECTIONS_MAX = 100_000
@@ -33,7 +36,7 @@ class Quotas:
         now_s: the clock.
 
     Raises:
-        StartupError: the file of exceptions cannot be used.
+        SettingsError: the file of exceptions cannot be used.
     """
 
     def __init__(
@@ -41,22 +44,56 @@ class Quotas:
         settings: QuotaSettings | None = None,
         now_s: Callable[[], float] = lambda: clock.boot_ms() / 1_000,
     ) -> None:
-        settings = QuotaSettings() if settings is None else settings
-        rules = read(settings.file)
+        self._settings = settings = QuotaSettings() if settings is None else settings
+        self._content = settings.content()
         self.limits = {quota.value: int(getattr(settings, quota.value)) for quota in Quota}
-        self._of_callers = _longest_first(rule for rule in rules if rule.caller is not None)
+        self._of_callers: tuple[Rule, ...] = ()
+        self._groups: tuple[Party, ...] = ()
         self._now_s = now_s
         self._connections: dict[tuple[str, str], Connection] = {}
         self._parties: dict[str, Party] = {}
-        self._groups = tuple(
-            Party(rule.groups or "", _of_groups(rule), now_s, self._count, is_groups=True)
-            for rule in _longest_first(rule for rule in rules if rule.groups is not None)
-        )
         self._party_of_group = functools.lru_cache(_KNOWN_GROUPS)(self._find_party_of_group)
         self._sweeper: asyncio.TimerHandle | None = None
         self._lines = Seldom(now_s)
         self.refusals: dict[Quota, int] = dict.fromkeys(Quota, 0)
         """How many there were, by quota."""
+        self._use(parse(self._content))
+
+    async def follow(self) -> None:
+        """Reads the file of exceptions again whenever it has changed, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.renew()
+
+    async def renew(self) -> bool:
+        """Reads the file again if it has changed; returns whether other rules are in force."""
+        content = await asyncio.to_thread(self._settings.content)
+        if content == self._content:
+            return False
+        rules = await asyncio.to_thread(parse, content)
+        self._content = content
+        self._use(rules)
+        return True
+
+    def _use(self, rules: Sequence[Rule]) -> None:
+        """Puts rules in force; who has used something up has used it up still."""
+        self._of_callers = _longest_first(rule for rule in rules if rule.caller is not None)
+        before = {party.name: party for party in self._groups}
+        groups = []
+        for rule in _longest_first(rule for rule in rules if rule.groups is not None):
+            name, limits = rule.groups or "", _of_groups(rule)
+            party = before.pop(name, None)
+            if party is None:
+                party = Party(name, limits, self._now_s, self._count, is_groups=True)
+            else:
+                party.change(limits)
+            groups.append(party)
+        self._groups = tuple(groups)
+        self._party_of_group.cache_clear()
+        for party in self._parties.values():
+            party.change(self._limits_of(party.name))
+        for connection in self._connections.values():
+            connection.change()
 
     def enter(self, context: Any) -> None:
         """A call of a public service begins: its task gets a connection, which counts it.
@@ -88,6 +125,11 @@ class Quotas:
             party.take(quota, amount, self._now_s())
 
     @property
+    def has_file(self) -> bool:
+        """Whether there is a file of exceptions, which may change."""
+        return self._settings.file is not None
+
+    @property
     def has_groups(self) -> bool:
         """Whether any groups have a quota."""
         return bool(self._groups)
@@ -102,11 +144,19 @@ class Quotas:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def sweep(self) -> None:
-        """Forgets connections and callers that have nothing to be remembered."""
+    def sweep(self, *, full: bool = False) -> None:
+        """Forgets connections and callers that have nothing to be remembered.
+
+        Args:
+            full: whether there is no room: then all that have no open call are forgotten.
+        """
         now_s = self._now_s()
-        for key in [key for key, one in self._connections.items() if one.is_at_rest(now_s)]:
-            del self._connections[key]
+        for key in [
+            key
+            for key, one in self._connections.items()
+            if one.is_at_rest(now_s) or (full and not one.open_calls)
+        ]:
+            self._connections.pop(key).forget()
         for party in self.parties():
             party.look(now_s)
         used = {id(connection.party) for connection in self._connections.values()}
@@ -117,7 +167,7 @@ class Quotas:
 
     def _add(self, peer: str, name: str) -> Connection:
         if len(self._connections) >= _CONNECTIONS_MAX:
-            self.sweep()
+            self.sweep(full=True)
             if len(self._connections) >= _CONNECTIONS_MAX:
                 self._count(Quota.CONNECTIONS)
                 raise ResourceExhausted(

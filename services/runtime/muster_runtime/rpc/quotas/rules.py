@@ -10,11 +10,8 @@ commits_per_s = 100
 """
 
 import tomllib
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from muster_runtime.errors import StartupError
 
 _RULES_MAX = 1_000
 _Number = Field(default=None, ge=0, le=1 << 40)
@@ -62,19 +59,15 @@ class _File(BaseModel):
     quota: list[Rule] = Field(default=[], max_length=_RULES_MAX)
 
 
-def read(path: Path | None) -> tuple[Rule, ...]:
-    """The rules of a file; none without one.
+def parse(text: bytes) -> tuple[Rule, ...]:
+    """The rules in the text of a file.
 
     Raises:
-        StartupError: it cannot be read, or is not what it has to be.
+        ValueError: it is not what it has to be; says where.
     """
-    if path is None:
-        return ()
     try:
-        return tuple(_File.model_validate(tomllib.loads(path.read_text("utf-8"))).quota)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise StartupError(f"MUSTER_QUOTA_FILE={path}: {error}") from error
+        return tuple(_File.model_validate(tomllib.loads(text.decode("utf-8"))).quota)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise StartupError(f"MUSTER_QUOTA_FILE={path}: {place}: {first['msg']}") from error
+        raise ValueError(f"{place}: {first['msg']}") from error

@@ -1,11 +1,14 @@
 """Settings of the quotas."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from pydantic_settings import SettingsConfigDict
 
-from muster_runtime.settings import Settings
+from muster_runtime.rpc._files import RenewedFiles
+from muster_runtime.rpc.quotas.rules import parse
+from muster_runtime.settings import Settings, SettingsError
 
 MIB = 1 << 20
 _MOST = 1_000_000_000
@@ -61,7 +64,29 @@ class QuotaSettings(Settings):
     file: Path | None = Field(
         default=None,
         description=(
-            "File (TOML) with other quotas for some callers, and with quotas for groups by prefix; "
-            "read at the start."
+            "File (TOML) with other quotas for some callers, and with quotas for groups by prefix. It may be "
+            "changed while the process runs; one that cannot be used changes nothing."
         ),
     )
+
+    _files: RenewedFiles | None = PrivateAttr(default=None)
+
+    def model_post_init(self, _: object) -> None:
+        """Prepares to read the file; it is not read yet."""
+        if self.file is not None:
+            self._files = RenewedFiles("quota_rules", {self.variable("file"): self.file}, self._check)
+
+    def content(self) -> bytes:
+        """What the file holds, as it was last when it could be used; empty: there is none.
+
+        Raises:
+            SettingsError: it cannot be used, and never could.
+        """
+        return b"" if self._files is None else next(iter(self._files.read().values()))
+
+    def _check(self, content: Mapping[str, bytes]) -> None:
+        ((variable, text),) = content.items()
+        try:
+            parse(text)
+        except ValueError as error:
+            raise SettingsError([f"{variable}={str(self.file)!r}: {error}"]) from None
