@@ -2,7 +2,9 @@
 
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core import error_code
+from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
+from muster_core.events import TopicsChanged
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
@@ -124,6 +126,22 @@ def test_what_is_removed_of_a_partition_takes_its_end() -> None:
     cluster.ask(removal)
     assert ends(cluster) == {1: 11}
     assert cluster.shard.groups["g"].ends.held_bytes > 0
+
+
+def test_the_end_of_a_topic_that_was_deleted_is_not_that_of_the_one_created_again() -> None:
+    cluster = VirtualShard()
+    cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(5, {"t": 4}, {})))
+    a, b = owners(cluster)
+    report(a, {0: 10})
+    cluster.feed(TopicsChanged(frozenset({"t"}), catalog=Catalog(7, {"t": 4}, {"t": 6}), carried_out=5))
+    assert ends(cluster) == {}
+    report(a, {0: 10})
+    assert ends(cluster) == {}, "what it works at is of the topic before"
+    assert cluster.shard.groups["g"].ends.held_bytes == 0
+    assign(cluster, a, b)
+    assert ends(cluster) == {}
+    report(a, {0: 3})
+    assert ends(cluster) == {0: 3}
 
 
 def test_a_full_shard_takes_no_further_ends_and_those_that_it_has_it_goes_on_taking() -> None:

@@ -33,9 +33,11 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import (
     COPIES,
+    END_BYTES,
     GROUP_BYTES,
     KEPT_TOKEN_BYTES,
     MEMBER_BYTES,
+    OFFSET_BYTES,
     OWNED_PARTITION_BYTES,
     PENDING_MEMBER_BYTES,
 )
@@ -227,7 +229,13 @@ class ShardLife:
         for name in self._draw.sample(["t", "u", "w"], pick([1, 1, 2])):
             topic = request.topics.add(name=name)
             for number in self._draw.sample(range(3), pick([1, 1, 2])):
-                topic.partitions.add(partition=number, offset=self._draw.randrange(100), leader_epoch=-1)
+                text = pick(["", "", "m", "a longer one"])
+                offset = self._draw.randrange(100)
+                topic.partitions.add(partition=number, offset=offset, leader_epoch=-1, metadata=text)
+        if self._draw.random() < 0.4:
+            ends = request.ends.add(name=pick(["t", "u"]))
+            for number in range(3):
+                ends.partitions.add(partition=number, end=self._draw.randrange(100))
         self._call(request, group_id)
 
     def _delete(self, group_id: str) -> None:
@@ -388,6 +396,18 @@ class ShardLife:
         on_their_way = sum(record.ByteSize() for record in context.on_their_way())
         if self.cluster.shard.held_bytes != sum(map(_weight, groups)) + on_their_way:
             raise Differs("what the groups hold is counted wrong")
+        sizes: dict[str, tuple[int, int, int]] = {}
+        for append in context._appends.values():
+            commits = [r.offset_committed for r in append.records if r.HasField("offset_committed")]
+            if commits:
+                before = sizes.get(commits[0].group_id, (0, 0, 0))
+                number = sum(len(commit.offsets) for commit in commits)
+                size = sum(OFFSET_BYTES * len(commit.offsets) + commit.ByteSize() for commit in commits)
+                sizes[commits[0].group_id] = before[0] + 1, before[1] + number, before[2] + size
+        bounds = self.cluster.shard._offsets._bounds
+        counted = {name: (one.commits, one.offsets, one.bytes) for name, one in bounds._open.items()}
+        if counted != sizes:
+            raise Differs(f"commits on their way are counted as {counted}, and are {sizes}")
 
     def _check_snapshot(self) -> None:
         records = self.cluster.log
@@ -503,6 +523,9 @@ def _weight(group: Group) -> int:
         if (entry.members, entry.held_bytes) != counted:
             raise Differs(f"{group.group_id}: what a generation of its history takes is counted wrong")
     owned = OWNED_PARTITION_BYTES * len(group.owners)
+    owned += sum(END_BYTES + utf8_bytes(topic) for (topic, _), _ in group.ends)
+    if group.offsets.held_bytes != offsets:
+        raise Differs(f"{group.group_id}: the bytes of its offsets are counted wrong")
     return GROUP_BYTES + utf8_bytes(group.group_id) + members + pending + offsets + history + owned
 
 

@@ -112,7 +112,12 @@ class Offsets:
         reported = {
             (topic.name, entry.partition): entry.end for topic in request.ends for entry in topic.partitions
         }
-        owned = {p: end for p, end in reported.items() if group.owners.get(p, _NOBODY)[0] == member.member_id}
+        owned = {
+            partition: end
+            for partition, end in reported.items()
+            if group.owners.get(partition, _NOBODY)[0] == member.member_id
+            and partition[0] not in group.renewed_topics  # what it works at is of the topic that was deleted
+        }
         grows_bytes = sum(
             END_BYTES + utf8_bytes(topic)
             for topic, number in owned

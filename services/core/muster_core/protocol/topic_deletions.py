@@ -55,6 +55,10 @@ class TopicDeletions:
             context.catalog = catalog
         if not deleted:
             return
+        for group in context.groups.values():
+            if len(group.ends):
+                group.ends.forget_topics(deleted)
+                group.weigh()
         records = list(self._tombstones(deleted))
         # All groups are looked at, also those without an offset. What those in quarantine own is not known.
         owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []

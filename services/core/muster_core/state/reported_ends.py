@@ -45,6 +45,11 @@ class ReportedEnds:
         for gone in [partition for partition in self._table if partition not in partitions]:
             self._drop(gone)
 
+    def forget_topics(self, topics: Container[str]) -> None:
+        """Forgets the partitions of topics that were deleted."""
+        for gone in [partition for partition in self._table if partition[0] in topics]:
+            self._drop(gone)
+
     def remove(self, topics: Iterable[common_pb2.TopicPartitions]) -> None:
         """Forgets partitions whose offsets are removed."""
         if self._table:
