@@ -1,0 +1,194 @@
+"""Settings of the group protocol."""
+
+from muster_core.config import GroupConfig
+from muster_runtime.settings import Settings
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+_DEFAULTS = GroupConfig()
+_DAY_MS = 86_400_000
+
+
+class GroupSettings(Settings):
+    """Limits and times of the group protocol; preset as Kafka's brokers are, where they have them."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_GROUP_")
+
+    min_session_timeout_ms: int = Field(
+        default=_DEFAULTS.min_session_timeout_ms,
+        ge=1,
+        le=_DAY_MS,
+        description="Lowest session time-out that a member may ask for.",
+    )
+    max_session_timeout_ms: int = Field(
+        default=_DEFAULTS.max_session_timeout_ms,
+        ge=1,
+        le=_DAY_MS,
+        description="Highest session time-out that a member may ask for.",
+    )
+    initial_rebalance_delay_ms: int = Field(
+        default=_DEFAULTS.initial_rebalance_delay_ms,
+        ge=0,
+        le=3_600_000,
+        description=("How long an empty group gathers members before its first generation (KIP-134)."),
+    )
+    max_groups: int = Field(
+        default=_DEFAULTS.max_groups,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "Groups of all shards of the process, those with nothing but offsets included; who would make "
+            "more is told to try again."
+        ),
+    )
+    max_groups_per_shard: int = Field(
+        default=_DEFAULTS.max_groups_per_shard,
+        ge=1,
+        le=100_000_000,
+        description="Groups of one shard; who would make more is told to try again.",
+    )
+    max_new_groups_per_shard: int = Field(
+        default=_DEFAULTS.max_new_groups_per_shard,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Groups of one shard that had no generation and no commit yet; for another one the oldest goes "
+            "that has only given ids out."
+        ),
+    )
+    max_bytes: int = Field(
+        default=_DEFAULTS.max_bytes,
+        ge=1 << 20,
+        le=1 << 40,
+        description=(
+            "What the groups of all shards of the process may hold in memory, as it is counted: members, "
+            "offsets, assignments, history; what would add to it is told to try again. Below the memory of "
+            "the process by half."
+        ),
+    )
+    max_bytes_per_shard: int = Field(
+        default=_DEFAULTS.max_bytes_per_shard,
+        ge=1 << 20,
+        le=1 << 40,
+        description=(
+            "The same of one shard. Members of a generation may go a quarter above both, so that groups that "
+            "are there can rebalance."
+        ),
+    )
+    max_size: int = Field(
+        default=_DEFAULTS.max_size,
+        ge=1,
+        le=1_000_000,
+        description="Members of a group; more are refused (KIP-389).",
+    )
+    max_group_bytes: int = Field(
+        default=_DEFAULTS.max_group_bytes,
+        ge=65_536,
+        le=_DEFAULTS.max_group_bytes,
+        description=("Ids and protocol lists of all members of a group together; more are refused."),
+    )
+    require_member_secrets: bool = Field(
+        default=_DEFAULTS.require_member_secrets,
+        description=(
+            "Refuses who joins without a secret: clients of version 0.1, and foreign ones that do not make "
+            "any. Counts once the feature `member-secrets` is enabled; who has joined before stays until it "
+            "joins again."
+        ),
+    )
+    max_partitions: int = Field(
+        default=_DEFAULTS.max_partitions,
+        ge=1,
+        le=10_000_000,
+        description=(
+            "Partitions that the leader of a group may give in one generation, where assignments are the "
+            "published ones; the coordinator looks at each while others wait."
+        ),
+    )
+    max_kept_tokens: int = Field(
+        default=_DEFAULTS.max_kept_tokens,
+        ge=0,
+        le=10_000_000,
+        description=(
+            "Partitions of a generation that keep their fencing tokens because their members never gave them "
+            "up; those above get new ones."
+        ),
+    )
+    max_offsets: int = Field(
+        default=_DEFAULTS.max_offsets,
+        ge=1,
+        le=100_000_000,
+        description="Partitions of a group with a committed offset; a commit that brings more is refused.",
+    )
+    max_offset_bytes: int = Field(
+        default=_DEFAULTS.max_offset_bytes,
+        ge=65_536,
+        le=1 << 40,
+        description=(
+            "What the committed offsets of a group may hold in memory, as it is counted, metadata strings "
+            "included; a commit that adds to it is refused."
+        ),
+    )
+    max_pending_members: int = Field(
+        default=_DEFAULTS.max_pending_members,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Member ids of a group that were given out and not used yet (KIP-394); for another one the "
+            "oldest goes."
+        ),
+    )
+    unused_id_timeout_ms: int = Field(
+        default=_DEFAULTS.unused_id_timeout_ms,
+        ge=1_000,
+        le=_DAY_MS,
+        description=(
+            "How long a member id that was given out may be used (KIP-394); a shorter session time-out ends "
+            "it before."
+        ),
+    )
+    new_member_join_timeout_ms: int = Field(
+        default=_DEFAULTS.new_member_join_timeout_ms,
+        ge=1_000,
+        le=_DAY_MS,
+        description=("How long a new member may be parked in its first JoinGroup before it is forgotten."),
+    )
+    offset_metadata_max_bytes: int = Field(
+        default=_DEFAULTS.offset_metadata_max_bytes,
+        ge=0,
+        le=65_536,
+        description="Length of the metadata string of a commit, in UTF-8.",
+    )
+    offsets_retention_ms: int = Field(
+        default=_DEFAULTS.offsets_retention_ms,
+        ge=1_000,
+        le=3_660 * _DAY_MS,
+        description="How long offsets outlive the last member of their group (KIP-211).",
+    )
+    retention_check_interval_ms: int = Field(
+        default=_DEFAULTS.retention_check_interval_ms,
+        ge=100,
+        le=_DAY_MS,
+        description="How often expired offsets are looked for.",
+    )
+    append_timeout_ms: int = Field(
+        default=_DEFAULTS.append_timeout_ms,
+        ge=100,
+        le=600_000,
+        description=("How long a call waits for its records to be stored before it is told to retry."),
+    )
+    history_length: int = Field(
+        default=_DEFAULTS.history_length,
+        ge=1,
+        le=10_000,
+        description="Generations that a group remembers, for `muster groups history`.",
+    )
+    history_moves: int = Field(
+        default=_DEFAULTS.history_moves,
+        ge=0,
+        le=100_000,
+        description="Moves of partitions that one generation of the history lists.",
+    )
+
+    def to_config(self) -> GroupConfig:
+        """The values as the core takes them."""
+        return GroupConfig(**{name: getattr(self, name) for name in type(self).model_fields})
