@@ -2,14 +2,13 @@
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import dataclass
 
 import grpc
 import pytest
-from kit.waiting import until
+from kit.waiting import stand_still, until
 from muster._blocked import stand_in
 from muster._blocked.stand_in import StandIn, Ward
 from muster._blocked.watch import begin_watching, end_watching
@@ -35,7 +34,7 @@ class Route:
 def ward_of(life: Life, route: Route | None = None, limit_ms: int = 60_000) -> Ward:
     caller = Caller("g", secret=SECRET)
     vitals = Vitals(caller, Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100)
-    return Ward(vitals, route or Route(), life, limit_ms)  # type: ignore[arg-type]
+    return Ward(vitals, route or Route(), life, limit_ms)
 
 
 def answer(code: int = 0, epoch: int = 7) -> coordinator_pb2.HeartbeatResponse:
@@ -202,7 +201,7 @@ async def test_a_thread_beats_while_the_loop_is_blocked(server: tuple[Counting, 
         life.renew(boot_ms())
         stands_in.add(ward)
     for _ in range(2):  # this is what it is about
-        time.sleep(0.8)  # noqa: ASYNC251
+        stand_still(0.8)
     assert [life.remaining_ms(boot_ms()) > 0 for life in lives] == [True, False, False]
     assert [life.blocked_too_long for life in lives] == [False, True, False]
     for ward in wards:
@@ -211,7 +210,7 @@ async def test_a_thread_beats_while_the_loop_is_blocked(server: tuple[Counting, 
     assert counting.beats > 3
     beats = counting.beats
     await until(lambda: not watchers(), "no thread is left")
-    time.sleep(0.3)  # noqa: ASYNC251
+    stand_still(0.3)
     assert counting.beats == beats
 
 
@@ -234,7 +233,7 @@ async def test_one_that_fails_leaves_the_thread_to_the_others(caplog: pytest.Log
     for observer in (bad, good):
         begin_watching(observer)
     assert len(watchers()) == 1
-    time.sleep(0.5)  # noqa: ASYNC251
+    stand_still(0.5)
     await until(lambda: good.fails, "the block is over")
     assert (bad.calls, good.calls > 1) == (1, True)
     assert [r.levelno for r in caplog.records] == [logging.ERROR]

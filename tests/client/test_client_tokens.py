@@ -16,7 +16,7 @@ import grpc.aio
 import muster
 import pytest
 from kit.tokens import write_token
-from kit.waiting import until
+from kit.waiting import stand_still, until
 from muster import Cluster, ClusterUnavailable, RequestRefused, SettingsError, TokenFile
 from muster._blocked.stand_in import StandIn, Ward
 from muster._clock import boot_ms
@@ -248,15 +248,15 @@ def test_the_thread_that_stands_in_shows_the_token_too(file: Path) -> None:
         pool = ChannelPool(token=TokenFile(file, plain_text=True))
         stands_in, life = StandIn(pool), Life(45_000, 700)
         vitals = Vitals(Caller("g"), Seat("m", 3), interval_ms=100, timeout_ms=1_000, beat_interval_ms=100)
-        ward = Ward(vitals, Route(address), life, 60_000)  # type: ignore[arg-type]
+        ward = Ward(vitals, Route(address), life, 60_000)
         life.renew(boot_ms())
         stands_in.add(ward)
         ends_ms = boot_ms() + 60_000
         while len(asking.shown) < 3 and boot_ms() < ends_ms:
-            time.sleep(0.1)  # noqa: ASYNC251 - this is what it is about
+            stand_still(0.1)  # this is what it is about
         write_token(file, "second")
         while "Bearer second" not in asking.shown and boot_ms() < ends_ms:
-            time.sleep(0.1)  # noqa: ASYNC251
+            stand_still(0.1)
         answered.append(life.remaining_ms(boot_ms()))
         stands_in.remove(ward)
         await pool.close()

@@ -1,7 +1,6 @@
 """What a worker counts for a program that uses OpenTelemetry, by the real SDK and on real servers."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import muster
 import pytest
 from kit.clusters.server_cluster import find, running
-from kit.waiting import until, until_equal
+from kit.waiting import stand_still, until, until_equal
 from muster._metrics import instruments
 from muster._metrics.member import Names
 from muster._reactions import CONNECTION_LOST
@@ -69,7 +68,7 @@ async def test_a_program_with_opentelemetry_gets_what_its_worker_does(meter: Met
             raise ValueError("no such tenant")
         if p.number == 1:
             await blocked.wait()
-            time.sleep(0.5)  # noqa: ASYNC251 - what is to be noticed
+            stand_still(0.5)  # what is to be noticed
         await p.ending()
 
     async with AsyncExitStack() as stack:

@@ -30,8 +30,8 @@ class Collector(metrics_rpc.MetricsServiceServicer, trace_rpc.TraceServiceServic
         self.silent = False
         self._released = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(8))
-        metrics_rpc.add_MetricsServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        trace_rpc.add_TraceServiceServicer_to_server(_Traces(self), self._server)  # type: ignore[no-untyped-call]
+        metrics_rpc.add_MetricsServiceServicer_to_server(self, self._server)
+        trace_rpc.add_TraceServiceServicer_to_server(_Traces(self), self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
 
     @property

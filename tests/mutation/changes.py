@@ -26,7 +26,7 @@ _EXCLUDED = (
 )  # the last: whether equal numbers and texts are one object is up to the interpreter
 
 
-class DropStatement(Operator):  # type: ignore[misc]
+class DropStatement(Operator):
     """Leaves out a statement that only has an effect: a call, or the setting of an attribute or an entry."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:

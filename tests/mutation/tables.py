@@ -15,7 +15,7 @@ _STATES = tuple(f"GroupState.{state.name}" for state in GroupState)
 _LISTS = ("dictorsetmaker", "testlist_comp")
 
 
-class _Tables(Operator):  # type: ignore[misc]
+class _Tables(Operator):
     """A change of a set, a tuple or a dictionary whose members or keys are members of an enum."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:

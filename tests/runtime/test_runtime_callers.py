@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from typing import Any
@@ -16,7 +15,7 @@ import grpc
 import pytest
 from abuse.http2 import HEADERS, Connection
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kit.waiting import until
+from kit.waiting import stand_still, until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.rpc._deadlines import AT_ONCE, CallOverdue, Deadlines
 from muster_runtime.rpc.server import ALIVE, RpcServer, ServerSettings
@@ -288,7 +287,7 @@ async def test_calls_that_are_overdue_together_end_some_at_a_time() -> None:
 
     calls = [asyncio.create_task(call()) for _ in range(3 * AT_ONCE)]
     await began.wait()
-    time.sleep(0.2)  # noqa: ASYNC251 - the loop stands still until all of them are due
+    stand_still(0.2)  # the loop stands still until all of them are due
     most, before = 0, 0
     while len(overdue) < len(calls):
         await asyncio.sleep(0)

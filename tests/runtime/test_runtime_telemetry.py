@@ -15,7 +15,7 @@ import pytest
 import structlog
 from kit.collector import Collector
 from kit.scrape import scrape
-from kit.waiting import until
+from kit.waiting import stand_still, until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import alarm
@@ -108,7 +108,7 @@ async def test_loop_that_hangs_costs_a_scrape_its_timeout_and_no_more() -> None:
         numbers.room = 43
         scraping = asyncio.create_task(scrape(port))
         await asyncio.sleep(0)
-        time.sleep(1.0)  # noqa: ASYNC251 - the loop hangs
+        stand_still(1.0)  # the loop hangs
         scraped = await scraping
         assert (scraped.value("test_room_bytes"), scraped.value("test_calls_total")) == (42, 2)
         scraped = await scrape(port)

@@ -30,7 +30,7 @@ def command(*parts: str | int) -> Fault:
 
     async def send(cluster: MetadataCluster, index: int) -> None:
         async with cluster.client(index) as client:
-            await client.execute_command(*parts)  # type: ignore[no-untyped-call]
+            await client.execute_command(*parts)
 
     return send
 

@@ -34,7 +34,7 @@ SESSION_MS, SHARDS, READY_S = 10_000, 4, 120.0
 async def tell(node: RedisNode, *command: str) -> Any:
     client: Redis = Redis.from_url(node.url)
     try:
-        return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+        return await client.execute_command(*command)
     finally:
         await client.aclose()
 

@@ -72,7 +72,7 @@ def config_set(node: int, cluster: DevCluster | RedisNodes, name: str, value: st
 async def _execute(url: str, *command: str | int) -> None:
     client: Redis = Redis.from_url(url)
     try:
-        await client.execute_command(*command)  # type: ignore[no-untyped-call]
+        await client.execute_command(*command)
     finally:
         await client.aclose()
 

@@ -37,7 +37,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Any]:
     """A connection to a real server."""
     nodes = RedisNodes(tmp_path, 1)
     await nodes.start()
-    connection: Any = Connection(**parse_url(nodes[0].url), protocol=2)  # type: ignore[no-untyped-call]
+    connection: Any = Connection(**parse_url(nodes[0].url), protocol=2)
     yield connection
     connection.disconnect()
     await nodes.stop()

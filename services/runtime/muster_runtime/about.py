@@ -29,7 +29,7 @@ class ProcessServicer(process_pb2_grpc.ProcessServiceServicer):
         self._version = software_version()
         self._since_ms = clock.boot_ms()
 
-    async def DescribeProcess(  # noqa: N802
+    async def DescribeProcess(
         self, _request: process_pb2.DescribeProcessRequest, _context: Any
     ) -> process_pb2.DescribeProcessResponse:
         """Version and clocks."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
@@ -12,7 +12,7 @@ from muster._blocked.watch import LOOK_MS, begin_watching, end_watching, stack_o
 from muster._clock import boot_ms, current
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool
-from muster._session.transport import Route, Vitals
+from muster._session.transport import Vitals
 from muster._standing import Life
 
 log = logging.getLogger("muster")
@@ -24,6 +24,18 @@ CALL_TIMEOUT_MS = 1_000
 
 _LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
 _ASKED_AGAIN = (Reaction.DONE, Reaction.REJOIN, Reaction.RETRY, Reaction.REDISCOVER)
+
+
+class Whereabouts(Protocol):
+    """What a thread reads of the way to a coordinator (`muster._cluster.link.GroupLink`)."""
+
+    @property
+    def address(self) -> str | None:
+        """Address of the coordinator; None if unknown."""
+
+    @property
+    def shard_epoch(self) -> int:
+        """Highest shard epoch that was seen."""
 
 
 class Ward:
@@ -39,7 +51,7 @@ class Ward:
         limit_ms: how long a block may last; then the calls end.
     """
 
-    def __init__(self, vitals: Vitals, route: Route, life: Life, limit_ms: int) -> None:
+    def __init__(self, vitals: Vitals, route: Whereabouts, life: Life, limit_ms: int) -> None:
         self.vitals = vitals
         self.limit_ms = limit_ms
         self._route = route

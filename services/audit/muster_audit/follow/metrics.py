@@ -9,7 +9,7 @@ from muster_audit.follow.checkpoint import Checkpoint
 from muster_audit.promises import ALL
 
 # A series more for each counter, and no query asks for it.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+disable_created_metrics()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class TablesSource(EntriesSource):
             return super().reader(schema)
         return TableReader(self.options["address"], self.tasks, table, schema)
 
-    def streamReader(self, schema: StructType) -> EntriesStream:  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> EntriesStream:
         """The streaming reader, of entries."""
         if self.options.get("table"):
             raise ValueError("a table is no stream, for later entries change its rows: stream the entries")
@@ -60,7 +60,7 @@ def table_ddl(table: str) -> str:
     return f"{ddl(ALL[table])}, day string COMMENT '{DAY_DOC}'"
 
 
-class Logs(InputPartition):  # type: ignore[misc]
+class Logs(InputPartition):
     """Logs that one task decodes."""
 
     def __init__(self, shards: tuple[int, ...]) -> None:
@@ -68,7 +68,7 @@ class Logs(InputPartition):  # type: ignore[misc]
         self.shards = shards
 
 
-class TableReader(DataSourceReader):  # type: ignore[misc]
+class TableReader(DataSourceReader):
     """Decodes whole logs, from their beginnings, into one table, with the columns that are wanted.
 
     Args:
@@ -83,7 +83,7 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         self._schema = wanted_columns(SCHEMAS[table].append(_DAY), schema)
         self._wanted = WantedLogs()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Passes over logs that filters on `shard` exclude; yields what is left to Spark."""
         return self._wanted.push(filters)
 

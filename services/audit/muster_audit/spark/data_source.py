@@ -48,7 +48,7 @@ MakeBatch = Callable[[int, Page], pa.RecordBatch]
 """Makes rows of a page of a log."""
 
 
-class Checks(InputPartition):  # type: ignore[misc]
+class Checks(InputPartition):
     """Logs that one task checks."""
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
@@ -56,7 +56,7 @@ class Checks(InputPartition):  # type: ignore[misc]
         self.pieces = pieces
 
 
-class AuditSource(DataSource):  # type: ignore[misc]
+class AuditSource(DataSource):
     """`muster-audit`: options `address`, `tasks`, `all_nodes`, and the fields of `ScanOptions`."""
 
     @classmethod
@@ -73,7 +73,7 @@ class AuditSource(DataSource):  # type: ignore[misc]
         return AuditReader(self.options)
 
 
-class AuditReader(DataSourceReader):  # type: ignore[misc]
+class AuditReader(DataSourceReader):
     """Runs the checks where the entries are read: only what was found goes to Spark."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -122,7 +122,7 @@ class Range:
     upto: Position
 
 
-class Ranges(InputPartition):  # type: ignore[misc]
+class Ranges(InputPartition):
     """Entries that one task reads."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
@@ -130,7 +130,7 @@ class Ranges(InputPartition):  # type: ignore[misc]
         self.ranges = ranges
 
 
-class EntriesSource(DataSource):  # type: ignore[misc]
+class EntriesSource(DataSource):
     """`muster-log`: options `address`, `tasks`, `payload` (`true`, `false`); for a stream `max_rows`."""
 
     @classmethod
@@ -146,7 +146,7 @@ class EntriesSource(DataSource):  # type: ignore[misc]
         """The batch reader."""
         return EntriesReader(self.options, self._batch(schema))
 
-    def streamReader(self, schema: StructType) -> "EntriesStream":  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> "EntriesStream":
         """The streaming reader."""
         return EntriesStream(self.options, self._batch(schema))
 
@@ -163,7 +163,7 @@ class EntriesSource(DataSource):  # type: ignore[misc]
         )
 
 
-class OffsetsSource(DataSource):  # type: ignore[misc]
+class OffsetsSource(DataSource):
     """`muster-offsets`: options `address`, `tasks`."""
 
     @classmethod
@@ -203,13 +203,13 @@ class _Entries:
             source.close()
 
 
-class EntriesReader(DataSourceReader):  # type: ignore[misc]
+class EntriesReader(DataSourceReader):
     """All entries up to the acknowledged positions; long logs in several ranges."""
 
     def __init__(self, options: dict[str, str], batch: MakeBatch) -> None:
         self._entries, self._wanted = _Entries(options, batch), WantedLogs()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Passes over logs that filters on `shard` exclude; yields what is left to Spark."""
         return self._wanted.push(filters)
 
@@ -232,7 +232,7 @@ class EntriesReader(DataSourceReader):  # type: ignore[misc]
         return self._entries.read(partition)
 
 
-class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """New entries; an offset is a position for each log, so a query goes on from its checkpoint."""
 
     def __init__(self, options: dict[str, str], batch: MakeBatch) -> None:
@@ -242,7 +242,7 @@ class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
             raise ValueError(f"max_rows {self._max_rows}: a batch takes at least 1 entry")
         self._last: dict[int, Position] = {}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Notes the acknowledged positions: a query for what is there now ends with them."""
         source = open_source(self._entries.address)
         try:
@@ -250,15 +250,15 @@ class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         finally:
             source.close()
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's name
+    def initialOffset(self) -> dict[str, str]:
         """Before everything."""
         return {}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """At most `max_rows` entries in a batch, where the trigger allows a limit."""
         return ReadMaxRows(self._max_rows)
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The acknowledged positions now, of each log at most its share of `max_rows` further."""
         source = open_source(self._entries.address)
         try:

@@ -136,7 +136,7 @@ class _Queue(SpanProcessor):
         self._batches.on_end(span)
 
     def shutdown(self) -> None:
-        self._batches.shutdown()  # type: ignore[no-untyped-call]
+        self._batches.shutdown()
 
 
 def context_of(span: Span) -> Context:

@@ -28,7 +28,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self._quotas = quotas
         self._access = access
 
-    async def DescribeQuotas(  # noqa: N802
+    async def DescribeQuotas(
         self, request: quotas_pb2.DescribeQuotasRequest, _context: Any
     ) -> quotas_pb2.DescribeQuotasResponse:
         """Those who were refused last, and those who ask most."""
