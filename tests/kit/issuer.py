@@ -5,8 +5,9 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 
 import jwt
@@ -96,14 +97,23 @@ class KeyAddress:
     Attributes:
         content: what it answers with; None: a failure.
         redirect: where it sends its callers instead; empty: nowhere.
+        dribbles: whether it sends a header byte by byte, and none after that.
         shown: the header `authorization` of each request, in their order.
     """
 
     def __init__(self, content: bytes | None) -> None:
         self.content = content
         self.redirect = ""
+        self.dribbles = False
         self.shown: list[str | None] = []
         self.url = ""
+
+    def dribble(self, out: BufferedIOBase) -> None:
+        """Sends bytes of a header until it is told to stop, or nobody listens."""
+        with suppress(OSError):
+            while self.dribbles:
+                out.write(b"x")
+                time.sleep(0.05)
 
     @contextmanager
     def served(self, certificates: Certificates) -> Iterator[None]:
@@ -113,6 +123,10 @@ class KeyAddress:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 here.shown.append(self.headers["authorization"])
+                if here.dribbles:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+                    here.dribble(self.wfile)
+                    return
                 if here.redirect:
                     self.send_response(302)
                     self.send_header("location", here.redirect)

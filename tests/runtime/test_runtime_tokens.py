@@ -249,6 +249,30 @@ async def test_who_shows_both_is_who_the_token_says(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @needs_openssl
+async def test_an_address_that_never_ends_its_headers_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_sources, "_FETCH_S", 1.0)
+    issued, issuer = Certificates(tmp_path), Issuer()
+    keys_at = KeyAddress(issuer.key_set())
+    keys_at.dribbles = True
+    try:
+        with keys_at.served(issued), capture_logs() as lines:
+            async with serving(at_address(keys_at, issued)) as server:
+                assert (await server.show(issuer.token())).startswith("UNAVAILABLE")
+                assert "token_keys_not_fetched" in [line["event"] for line in lines]
+                keys_at.dribbles = False
+
+                async def named() -> bool:
+                    return await server.show(issuer.token()) == "token worker"
+
+                await until(named)
+    finally:
+        keys_at.dribbles = False
+
+
+@pytest.mark.cluster
+@needs_openssl
 async def test_keys_are_fetched_and_an_unknown_one_is_looked_for(tmp_path: Path) -> None:
     issued, issuer = Certificates(tmp_path), Issuer()
     keys_at = KeyAddress(issuer.key_set())

@@ -2,11 +2,13 @@
 
 import asyncio
 import http.client
+import socket
 import ssl
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
@@ -171,7 +173,8 @@ class UrlKeys:
         until_s = monotonic() + _FETCH_S
         context = ssl.create_default_context(cafile=settings.token_jwks_ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
+        connections = _Connections(context)
+        opener = urllib.request.build_opener(connections, _NoRedirects())
         request = urllib.request.Request(settings.token_jwks_url)  # noqa: S310 - the settings take https alone
         request.add_header("accept", "application/jwk-set+json, application/json")
         if settings.token_jwks_bearer_file is not None:
@@ -179,11 +182,17 @@ class UrlKeys:
                 "authorization", f"Bearer {_token(settings.token_jwks_bearer_file)}"
             )
         content = bytearray()
+        # Headers that come byte by byte are never silent for long: without it they would take for ever.
+        cutting = threading.Timer(_FETCH_S, connections.cut)
+        cutting.daemon = True
+        cutting.start()
         try:
             opened = opener.open(request, timeout=_SILENT_S)
         except urllib.error.HTTPError as error:
             error.close()
             raise ValueError(f"it was answered {error.code} {error.reason}") from None
+        finally:
+            cutting.cancel()
         with opened as answer:
             while part := answer.read1(65_536):
                 content += part
@@ -192,6 +201,30 @@ class UrlKeys:
                 if monotonic() > until_s:
                     raise TimeoutError(f"the answer took longer than {_FETCH_S:g} s")
         return bytes(content)
+
+
+class _Connections(urllib.request.HTTPSHandler):
+    """Makes connections that can be cut while their answer's headers are awaited."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._tls = context
+        self._made: list[http.client.HTTPSConnection] = []
+
+    def https_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(self._connection, request, context=self._tls)
+
+    def _connection(self, host: str, **named: Any) -> http.client.HTTPSConnection:
+        made = http.client.HTTPSConnection(host, **named)
+        self._made.append(made)
+        return made
+
+    def cut(self) -> None:
+        """Ends the connections, from another thread than the one that waits."""
+        for connection in self._made:
+            if connection.sock is not None:
+                with suppress(OSError):
+                    socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
