@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,22 @@ async def test_who_may_not_ask_a_group_uses_up_nothing_of_its_prefix(tmp_path: P
         for _ in range(3 * BURST_S):
             assert await stranger.commit(GROUP, 1) == error_code.GROUP_AUTHORIZATION_FAILED
         assert await status(worker.commit(GROUP, 1)) is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_who_comes_through_a_trusted_proxy_has_the_quotas_of_its_own_host(trusted: bool) -> None:
+    async with on_one_node(SHARDS) as coordinators:
+        quotas = QuotaSettings.model_validate({**OFF, "commits_per_s": 1})
+        proxies = (ip_network("127.0.0.0/8"),) if trusted else ()
+        coordinator = await coordinators.add("a", quotas=quotas, trusted_proxies=proxies)
+        await owns(coordinator, SHARDS)
+        caller = coordinators.caller(coordinator)
+
+        async def code(host: str) -> grpc.StatusCode:
+            return await status(
+                caller.stub.OffsetCommit(commit(GROUP, 1), timeout=60, metadata=[("x-forwarded-for", host)])
+            )
+
+        codes = [await code("10.0.0.1") for _ in range(BURST_S + 2)]
+        assert EXHAUSTED in codes
+        assert await code("10.0.0.1, 10.0.0.2") is (grpc.StatusCode.OK if trusted else EXHAUSTED)

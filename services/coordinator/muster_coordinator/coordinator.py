@@ -331,6 +331,8 @@ class Coordinator:
     ) -> None:
         public = self._ports.public
         callers = Callers(self._settings.trusted_proxies)
+        if self._settings.trusted_proxies:
+            self._ports.public.quotas.behind_proxies = callers.host
         public.add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
             GroupCoordinatorServicer(answer, callers, admission.admit),

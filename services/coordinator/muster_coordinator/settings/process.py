@@ -71,7 +71,7 @@ class CoordinatorSettings(Settings):
         default=(),
         description=(
             "Networks of proxies, as `10.0.0.0/8,192.168.1.7`, whose `x-forwarded-for` says on which host a "
-            "member runs; others' is ignored."
+            "member runs, and whose quotas a call counts for; others' is ignored."
         ),
     )
     lease_margin_ms: int = Field(

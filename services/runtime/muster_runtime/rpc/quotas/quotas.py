@@ -50,13 +50,15 @@ class Quotas:
         self._of_callers: tuple[Rule, ...] = ()
         self._groups: tuple[Party, ...] = ()
         self._now_s = now_s
-        self._connections: dict[tuple[str, str], Connection] = {}
+        self._connections: dict[tuple[str, str, str], Connection] = {}
         self._parties: dict[str, Party] = {}
         self._party_of_group = functools.lru_cache(_KNOWN_GROUPS)(self._find_party_of_group)
         self._sweeper: asyncio.TimerHandle | None = None
         self._lines = Seldom(now_s)
         self.refusals: dict[Quota, int] = dict.fromkeys(Quota, 0)
         """How many there were, by quota."""
+        self.behind_proxies: Callable[[Any], str] = lambda _: ""
+        """Finds the host of a call that may have come through a proxy; empty: who connected is the host."""
         self._use(parse(self._content))
 
     async def follow(self) -> None:
@@ -106,9 +108,10 @@ class Quotas:
         """
         peer: str = context.peer()
         name = current_identity().name
-        connection = self._connections.get((peer, name))
+        host = self.behind_proxies(context)
+        connection = self._connections.get((peer, host, name))
         if connection is None:
-            connection = self._add(peer, name)
+            connection = self._add(peer, host, name)
         task = asyncio.current_task()
         assert task is not None
         connection.enter(task)
@@ -165,7 +168,7 @@ class Quotas:
         ]:
             del self._parties[name]
 
-    def _add(self, peer: str, name: str) -> Connection:
+    def _add(self, peer: str, host: str, name: str) -> Connection:
         if len(self._connections) >= _CONNECTIONS_MAX:
             self.sweep(full=True)
             if len(self._connections) >= _CONNECTIONS_MAX:
@@ -173,11 +176,11 @@ class Quotas:
                 raise ResourceExhausted(
                     f"this server knows {_CONNECTIONS_MAX:,} connections; try again", 1_000
                 )
-        who = name or host_of(peer)
+        who = name or (network_of(host) if host else host_of(peer))
         party = self._parties.get(who)
         if party is None:
             party = self._parties[who] = Party(who, self._limits_of(who), self._now_s, self._count)
-        connection = self._connections[peer, name] = Connection(party)
+        connection = self._connections[peer, host, name] = Connection(party)
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
         return connection
@@ -210,7 +213,11 @@ def host_of(peer: str) -> str:
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
         return _LOCAL
-    text = unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0]
+    return network_of(unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0])
+
+
+def network_of(text: str) -> str:
+    """The host that an address stands for: of IPv6 its /64 network; what is no address stands for itself."""
     try:
         address = ip_address(text)
     except ValueError:
