@@ -1,7 +1,9 @@
 """Kafka's partition assignors as pure functions, and what every assignor must keep.
 
 An assignor is a function from a `GroupSnapshot` to an `Assignment`. Those here assign as Kafka's classes do:
-`range`, `roundrobin`, `sticky` and `cooperative-sticky`. Nothing here does I/O or needs another package, so
+`range`, `roundrobin`, `sticky` and `cooperative-sticky`, and those
+of Kafka's servers, which assign for incremental groups: `uniform`, and a `range` without racks. Nothing
+here does I/O or needs another package, so
 clients and servers share it. Read `_snapshot`, then `_sticky`; `_equal` and `_unequal` are how it shares.
 """
 
@@ -18,6 +20,7 @@ from muster_assignors._snapshot import (
     TopicSnapshot,
 )
 from muster_assignors._sticky import assign_cooperative_sticky, assign_sticky
+from muster_assignors._uniform import assign_uniform
 
 RANGE = Assignor("range", assign_range)
 """Consecutive partitions of each topic, on members' racks where that is possible."""
@@ -53,5 +56,6 @@ __all__ = [
     "assign_range_without_racks",
     "assign_roundrobin",
     "assign_sticky",
+    "assign_uniform",
     "check_assignment",
 ]

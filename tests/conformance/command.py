@@ -6,7 +6,8 @@ that is no row, such a test does not pass, or a script differs in a way that has
 
     ./x conformance                 the table, counts per group, the scripts, one line of totals
     ./x conformance --brief         the same without the table
-    ./x conformance --traces FILE   only the scripts of a file, in virtual time
+    ./x conformance --traces FILE   only the scripts of a file, of classic or of incremental groups, in
+                                    virtual time
     ./x conformance --traces FILE --grpc [N]
                                     besides, N of them (or all that can be) over real gRPC on processes
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from conformance import traces, traces_grpc, traces_judge
+from conformance import traces, traces_grpc, traces_incremental, traces_judge
 from conformance.traces import Script
 from conformance.traces_judge import Verdict
 
@@ -155,7 +156,32 @@ def _columns(counts: Counter[str]) -> str:
 
 
 def run_traces(path: Path | None) -> tuple[int, int, list[str]]:
-    """Plays scripts; returns how many there are, how many needed a named difference, and what differs."""
+    """Plays scripts; returns how many there are, how many needed a named difference, and what differs.
+
+    A file has scripts of one kind of group; without one, those of both that belong to the project are played.
+    """
+    if path is None:
+        classic, incremental = run_classic_traces(None), run_incremental_traces(traces_incremental.VECTORS)
+        return classic[0] + incremental[0], classic[1] + incremental[1], [*classic[2], *incremental[2]]
+    return run_incremental_traces(path) if traces_incremental.holds(path) else run_classic_traces(path)
+
+
+def run_incremental_traces(path: Path) -> tuple[int, int, list[str]]:
+    """As `run_traces`, of incremental groups."""
+    scripts = traces_incremental.load(path)
+    verdicts = [traces_incremental.judge(script) for script in scripts]
+    print(f"\nin virtual time: {traces_incremental.summary(verdicts)}")
+    different = [
+        f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}):\n"
+        f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"
+        for script, verdict in zip(scripts, verdicts, strict=True)
+        if verdict.step is not None
+    ]
+    return len(scripts), sum(bool(verdict.needed) for verdict in verdicts), different
+
+
+def run_classic_traces(path: Path | None) -> tuple[int, int, list[str]]:
+    """As `run_traces`, of classic groups."""
     scripts = traces.load(path)
     verdicts = [traces_judge.judge(script) for script in scripts]
     print(f"\nin virtual time: {traces_judge.summary(verdicts)}")

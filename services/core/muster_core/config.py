@@ -34,6 +34,8 @@ class GroupConfig:
         retention_check_interval_ms: how often expired offsets are looked for.
         append_timeout_ms: how long a call waits for its records to be stored before it is answered
             COORDINATOR_NOT_AVAILABLE; the records may still land.
+        incremental_session_timeout_ms: session of members of incremental groups.
+        incremental_heartbeat_interval_ms: how often they are to send a heartbeat.
         history_length: generations that a group remembers.
         history_moves: moves of partitions that a generation of the history lists.
     """
@@ -60,5 +62,7 @@ class GroupConfig:
     offsets_retention_ms: int = 10_080 * 60_000
     retention_check_interval_ms: int = 600_000
     append_timeout_ms: int = 5_000
+    incremental_session_timeout_ms: int = 45_000
+    incremental_heartbeat_interval_ms: int = 5_000
     history_length: int = 100
     history_moves: int = 1_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
 
 from muster_core.catalog import Catalog
 from muster_core.features import Feature
@@ -27,6 +27,8 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.DeleteGroupsRequest
     | coordinator_pb2.GroupHistoryRequest
     | coordinator_pb2.ReleaseGroupRequest
+    | incremental_pb2.ConsumerGroupHeartbeatRequest
+    | incremental_pb2.ConsumerGroupDescribeRequest
 )
 """A call of the group protocol. Those that name several groups name only groups of the shard."""
 
@@ -43,6 +45,8 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.DeleteGroupsResponse
     | coordinator_pb2.GroupHistoryResponse
     | coordinator_pb2.ReleaseGroupResponse
+    | incremental_pb2.ConsumerGroupHeartbeatResponse
+    | incremental_pb2.ConsumerGroupDescribeResponse
 )
 """The answer to a call, of the matching type."""
 
@@ -52,7 +56,11 @@ def groups_of(request: GroupRequest) -> list[str]:
     match request:
         case coordinator_pb2.OffsetFetchRequest():
             return [group.group_id for group in request.groups]
-        case coordinator_pb2.DescribeGroupsRequest() | coordinator_pb2.DeleteGroupsRequest():
+        case (
+            coordinator_pb2.DescribeGroupsRequest()
+            | coordinator_pb2.DeleteGroupsRequest()
+            | incremental_pb2.ConsumerGroupDescribeRequest()
+        ):
             return list(request.group_ids)
         case coordinator_pb2.ListGroupsRequest():
             return []

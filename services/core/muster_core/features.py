@@ -53,6 +53,11 @@ class Feature(StrEnum):
         "a member belongs to the identity that joined: no other beats, commits or leaves for it",
     )
 
+    INCREMENTAL_GROUPS = (
+        "incremental-groups",
+        "the coordinator assigns, and a partition that does not move is not touched when members come and go",
+    )
+
     about: str
 
     def __new__(cls, value: str, about: str) -> "Feature":
@@ -63,8 +68,11 @@ class Feature(StrEnum):
         return member
 
 
-ALL_FEATURES = frozenset(Feature)
-"""What this version knows, and a new cluster begins with."""
+_NOT_SERVED = frozenset({Feature.INCREMENTAL_GROUPS})
+"""What the core has and no service serves yet: nobody can enable it."""
+
+ALL_FEATURES = frozenset(Feature) - _NOT_SERVED
+"""What this version serves, and a new cluster begins with."""
 
 NO_FEATURES: frozenset[Feature] = frozenset()
 """A cluster as the version before features made it."""

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
 
 from muster_core import error_code
 from muster_core.clock import Now
@@ -40,6 +40,9 @@ from muster_core.position import Position
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import NOT_YOURS, fault_of_identity
 from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.descriptions import Descriptions
+from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
 from muster_core.protocol.joins import Joins
 from muster_core.protocol.leaves import Leaves
 from muster_core.protocol.offsets import Offsets
@@ -89,6 +92,9 @@ class Shard:
         self._removed_partitions = RemovedPartitions(self._context)
         self._syncs = Syncs(self._context, self._rebalancer, self._deletions)
         self._leaves = Leaves(self._context, self._rebalancer)
+        self._deadlines = Deadlines(self._context)
+        self._incremental = IncrementalHeartbeats(self._context, self._deletions, self._deadlines)
+        self._descriptions = Descriptions(self._context)
         self._offsets = Offsets(self._context, self._rebalancer, self._deletions)
         self._streams = Streams(self._context, self._rebalancer)
         self._queries = Queries(self._context, self._offsets)
@@ -125,6 +131,8 @@ class Shard:
             coordinator_pb2.ListGroupsRequest: self._queries.list,
             coordinator_pb2.DeleteGroupsRequest: self._queries.delete,
             coordinator_pb2.GroupHistoryRequest: self._queries.history,
+            incremental_pb2.ConsumerGroupHeartbeatRequest: self._incremental.handle,
+            incremental_pb2.ConsumerGroupDescribeRequest: self._descriptions.describe,
         }
 
     @property
@@ -267,6 +275,8 @@ class Shard:
             held.count_in(self._context.holdings)
         for group in tuple(self._context.groups.values()):
             self._context.working_on = group
+            self._deadlines.begin_anew(group)
+            self._incremental.look_again(group)
             group.count_in(self._context.holdings)
             for member in group.members.values():
                 self._rebalancer.touch(group, member)
@@ -387,6 +397,7 @@ class Shard:
         self._suspended = False
         for group in self._context.groups.values():
             self._context.working_on = group
+            self._deadlines.begin_anew(group)
             for timer in group.pending_members.values():
                 self._context.purgatory.wheel.arm(
                     timer, self._context.now.boot_ms + self._longest_session_ms(group)
@@ -433,6 +444,7 @@ class Shard:
     def _topics_changed(self, event: TopicsChanged) -> None:
         for group in tuple(self._context.groups.values()):
             self._context.working_on = group
+            self._incremental.look_again(group, event.topics)
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)

@@ -5,6 +5,7 @@ from types import NoneType
 from typing import Any
 
 from muster_core.config import GroupConfig
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.log.snapshot import Covered, parts
 from muster_core.position import Position
 from muster_core.shard import Shard
@@ -41,6 +42,8 @@ def picture(value: Any) -> Any:
     if isinstance(value, Member):
         names = set(Member.__slots__) - IN_MEMORY_ONLY
         return {name: picture(getattr(value, name)) for name in names}
+    if isinstance(value, IncrementalGroup):
+        return vars(value)  # in the order of the records, or of the snapshot: it has none of its own
     if isinstance(value, Lock):
         return value.secret_hash  # the secret itself is known to who brought it
     if isinstance(value, Supporters):

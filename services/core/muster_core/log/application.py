@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -9,6 +10,8 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.config import GroupConfig
+from muster_core.incremental import application as incremental
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
@@ -74,6 +77,7 @@ class Application:
             "topics_seen": self._topics_seen,
             "partitions_removed": self._partitions_removed,
         }
+        self._appliers.update((kind, partial(self._incremental, kind)) for kind in incremental.KINDS)
 
     def apply(self, position: Position, record: records_pb2.Record) -> None:
         """Carries out one record.
@@ -129,6 +133,7 @@ class Application:
         self, position: Position, wall_ms: int, record: records_pb2.GenerationStarted
     ) -> None:
         group = self.group(record.group_id, wall_ms)
+        group.incremental = None
         if group.state is not GroupState.PREPARING_REBALANCE:
             group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
         group.stored = True
@@ -231,6 +236,19 @@ class Application:
                 names_bytes,
             )
 
+    def _incremental(self, kind: str, position: Position, wall_ms: int, record: Any) -> None:
+        group = self.group(record.group_id, wall_ms)
+        group.stored = True
+        if group.incremental is None:
+            if not group.is_vacant:
+                raise ValueError(f"classic group {group.group_id!r} has members")
+            group.incremental = IncrementalGroup(group.generation)
+        incremental.apply(group.incremental, kind, position, record)
+        group.generation = group.incremental.epoch
+        if not group.incremental.members:
+            group.state_since_ms = wall_ms  # how long it has been empty
+        group.weigh()
+
     def _member_left(self, _: Position, __: int, record: records_pb2.MemberLeft) -> None:
         group = self._groups[record.group_id]
         group.unfinished = record.cause
@@ -273,6 +291,8 @@ class Application:
             member = group.members.get(member_id)
             if member is not None and seq > member.commit_seq:
                 member.commit_seq = seq
+            if group.incremental is not None:
+                group.incremental.committed(member_id, seq)
 
     def _offset_committed(self, _: Position, wall_ms: int, record: records_pb2.OffsetCommitted) -> None:
         if not record.offsets:
@@ -284,6 +304,8 @@ class Application:
         member = group.members.get(record.member_id)
         if member is not None and record.member_seq > member.commit_seq:
             member.commit_seq = record.member_seq
+        if group.incremental is not None:
+            group.incremental.committed(record.member_id, record.member_seq)
         if group.offsets.held_bytes != held_bytes:
             group.weigh()
 

@@ -14,6 +14,7 @@ from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.log.chain import BEFORE_GENESIS
+from muster_core.log.incremental_items import items_of, member_of, state_of
 from muster_core.position import NOWHERE, Position
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
@@ -192,6 +193,8 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
                 topic=topic, partition=partition, member_id=member_id, since=since.to_proto()
             )
         yield snapshot_pb2.SnapshotItem(owned=owned)
+    if group.incremental is not None:
+        yield from items_of(group.incremental)
     for entry in group.history:
         yield snapshot_pb2.SnapshotItem(generation=entry.to_proto())
     offsets = iter(group.offsets)
@@ -320,6 +323,10 @@ class SnapshotReader:
             for owned in item.owned.partitions:
                 since = Position.from_proto(owned.since)
                 group.owners[owned.topic, owned.partition] = (owned.member_id, since)
+        elif kind == "incremental":
+            group.incremental = state_of(item.incremental)
+        elif kind == "incremental_member" and group.incremental is not None:
+            group.incremental.put(member_of(item.incremental_member))
         elif kind == "generation":
             # A copy: what is kept must not keep the whole part alive.
             generation = coordinator_pb2.GroupHistoryResponse.Generation()

@@ -324,7 +324,7 @@ class ShardContext:
 
     @staticmethod
     def _is_idle(group: Group) -> bool:
-        return group.state is GroupState.EMPTY and not (group.members or group.in_flight or group.line)
+        return group.is_vacant and not (group.members or group.in_flight or group.line)
 
     # --- what waits in line
 

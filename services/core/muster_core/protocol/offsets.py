@@ -17,8 +17,10 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
+from muster_core.incremental.target import subscribed_topics
 from muster_core.protocol.commit_bounds import NOTHING, CommitBounds
 from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.incremental.commits import fault_of_commit, fault_of_fetch
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.protocol.topic_deletions import TopicDeletions
@@ -52,8 +54,6 @@ PORTION = 10_000
 _SURELY_SMALL = 100
 """A commit of so many partitions fits into a record, whatever their names and metadata."""
 
-_NOBODY = ("", None)
-
 _RetryKey = tuple[str, str, int]
 """Group, member and number of a commit."""
 
@@ -80,7 +80,10 @@ class Offsets:
         """Answers when the log has the commit."""
         group = self._context.groups.get(request.group_id)
         if group is None:
-            if request.generation >= 0:
+            if request.HasField("member_epoch") and request.member_epoch >= 0:
+                self._refuse_known(call, request, error_code.GROUP_ID_NOT_FOUND)
+                return
+            if request.generation >= 0 and not request.HasField("member_epoch"):
                 self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
                 return
             full = self._context.too_many_groups()
@@ -90,6 +93,9 @@ class Offsets:
             self._store(call, request, None)
             return
         if self._context.call_in_line(group, call):
+            return
+        if group.incremental is not None or request.HasField("member_epoch"):
+            self._commit_incremental(call, request, group)
             return
         member_id = self._context.proven_id(group, request, call.host)
         fault = self._fault(group, request, member_id)
@@ -101,13 +107,46 @@ class Offsets:
             self._store(call, request, None)
             return
         self._rebalancer.touch(group, member)
-        if request.ends and (full := self._note_ends(group, member, request)):
+        if request.ends and (full := self._note_ends(group, request)):
             self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
             return
-        if not request.member_seq or not self._is_known(call, request, member):
+        seqs = member.commit_seq, member.accepted_commit_seq
+        if not request.member_seq or not self._is_known(call, request, *seqs):
             self._store(call, request, member)
 
-    def _note_ends(self, group: Group, member: Member, request: OffsetCommitRequest) -> str:
+    def _commit_incremental(self, call: Request, request: OffsetCommitRequest, group: Group) -> None:
+        """A commit in an incremental group; it prolongs no session (conformance TM-03)."""
+        epoch = request.member_epoch if request.HasField("member_epoch") else request.generation
+        fault = fault_of_commit(group, request.member_id, epoch)
+        if fault is not None:
+            self._refuse_known(call, request, fault)
+            return
+        incremental = group.incremental
+        member = None if incremental is None else incremental.members.get(request.member_id)
+        if member is None:
+            self._store(call, request, None)
+            return
+        if request.ends and (full := self._note_ends(group, request)):
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            return
+        of_member = (group.group_id, member.member_id)
+        accepted = max((key[2] for key in self._in_flight if key[:2] == of_member), default=0)
+        if not request.member_seq or not self._is_known(call, request, member.commit_seq, accepted):
+            self._store(call, request, None, from_member=True)
+
+    def _refuse_known(self, call: Request, request: OffsetCommitRequest, code: ErrorCode) -> None:
+        """Refuses a commit of partitions that there are; the others are unknown, as in Kafka."""
+        response = self._answer(request)
+        unknown = error_code.UNKNOWN_TOPIC_OR_PARTITION
+        outcomes = [outcome for topic in response.topics for outcome in topic.partitions]
+        for outcome in outcomes:
+            if outcome.error_code != unknown:
+                outcome.error_code = code
+        if all(outcome.error_code == code for outcome in outcomes):
+            response.error_code = code
+        self._context.reply(call.call_id, response)
+
+    def _note_ends(self, group: Group, request: OffsetCommitRequest) -> str:
         """Notes ends of what the member owns; returns why there is no room for them, or an empty text."""
         reported = {
             (topic.name, entry.partition): entry.end for topic in request.ends for entry in topic.partitions
@@ -115,7 +154,7 @@ class Offsets:
         owned = {
             partition: end
             for partition, end in reported.items()
-            if group.owners.get(partition, _NOBODY)[0] == member.member_id
+            if group.owner_of(partition) == request.member_id
             and partition[0] not in group.renewed_topics  # what it works at is of the topic that was deleted
         }
         grows_bytes = sum(
@@ -130,14 +169,16 @@ class Offsets:
         group.weigh()
         return ""
 
-    def _is_known(self, call: Request, request: OffsetCommitRequest, member: Member) -> bool:
+    def _is_known(
+        self, call: Request, request: OffsetCommitRequest, stored_seq: int, accepted_seq: int
+    ) -> bool:
         """Answers a commit whose number is not above all that the member's commits had; False: it is."""
         in_flight = self._in_flight.get(_retry_key(request))
         if in_flight is not None:
             in_flight.append(call.call_id)  # a retry of a commit that is on its way: answered with it
-        elif request.member_seq == member.commit_seq:
+        elif request.member_seq == stored_seq:
             self._context.reply(call.call_id, self._answer_to_retry(request))
-        elif request.member_seq < max(member.commit_seq, member.accepted_commit_seq):
+        elif request.member_seq < max(stored_seq, accepted_seq):
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, _SUPERSEDED)
         else:
             return False
@@ -160,12 +201,20 @@ class Offsets:
             return error_code.REBALANCE_IN_PROGRESS
         return None
 
-    def _store(self, call: Request, request: OffsetCommitRequest, member: Member | None) -> None:
+    def _store(
+        self,
+        call: Request,
+        request: OffsetCommitRequest,
+        member: Member | None,
+        *,
+        from_member: bool = False,
+    ) -> None:
         record = self._context.record()
         commit = record.offset_committed
         commit.group_id = request.group_id
-        commit.generation = request.generation
-        known = member is not None  # ids that come from outside were not checked (OC-04) and say nothing
+        commit.generation = request.member_epoch if request.HasField("member_epoch") else request.generation
+        # Ids that come from outside were not checked (OC-04) and say nothing.
+        known = member is not None or from_member
         commit.member_id = request.member_id if known else ""
         commit.member_seq = request.member_seq if known else 0
         if request.retention_ms > 0:
@@ -184,8 +233,9 @@ class Offsets:
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
             return
         retry_key = _retry_key(request)
-        if member is not None and request.member_seq:
-            member.accepted_commit_seq = request.member_seq
+        if known and request.member_seq:
+            if member is not None:
+                member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
         size = self._bounds.opened(commit)
         answer = partial(self._stored, call, request, retry_key, response, size)
@@ -220,6 +270,7 @@ class Offsets:
         group = self._context.groups.get(request.group_id)
         renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
         stored = None if commit is None else commit.offsets
+        knows_all = request.HasField("member_epoch")
         removed = self._context.catalog.removed_places
         limit_bytes = self._context.config.offset_metadata_max_bytes
         for topic in request.topics:
@@ -234,10 +285,10 @@ class Offsets:
                     code = error_code.OFFSET_METADATA_TOO_LARGE
                 elif (name, partition) in removed:
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION
-                elif gone or (count is not None and partition >= count):
+                elif gone or (partition >= count if count is not None else knows_all):
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                     # Whoever was given a partition may know of it before this coordinator does.
-                    if not gone and group is not None and (name, partition) in group.owners:
+                    if not gone and group is not None and group.owner_of((name, partition)):
                         code = error_code.NONE
                 outcomes.add(partition=partition, error_code=code)
                 if stored is not None and not code:
@@ -277,6 +328,9 @@ class Offsets:
             self._context.working_on = group
             if asked.group_id in self._context.quarantine.unreadable:
                 answer.error_code, answer.error_message = error_code.GROUP_QUARANTINED, IN_QUARANTINE
+                continue
+            if group is not None and (fault := _fault_of_fetch(group, asked)) is not None:
+                answer.error_code = fault
                 continue
             if asked.topics:
                 offsets = NOTHING if group is None else group.offsets
@@ -341,7 +395,7 @@ class Offsets:
         removed: list[TopicPartition] = []
         for entry in request.topics:
             is_mark = entry.topic.startswith(PARKED_PREFIX)
-            subscribed = bool(group.members) and not is_mark and group.is_subscribed_to(entry.topic)
+            subscribed = group.has_members and not is_mark and group.is_subscribed_to(entry.topic)
             code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
             outcome = response.topics.add(name=entry.topic)
             for number in entry.partitions:
@@ -385,11 +439,7 @@ class Offsets:
             return
         expired = self._expired(group, partitions)
         records = offset_tombstones(self._context, group.group_id, expired, "expired")
-        if (
-            group.state is GroupState.EMPTY
-            and not group.pending_members
-            and len(expired) == len(group.offsets)
-        ):
+        if group.is_vacant and not group.pending_members and len(expired) == len(group.offsets):
             records.append(self.group_tombstone(group, "expired" if expired else "empty"))
         if records:
             self._context.append(records, lambda: None, holds=group)
@@ -400,11 +450,13 @@ class Offsets:
         oldest_ms = now_ms - self._context.config.offsets_retention_ms
         table = group.offsets.table
         offsets = [(partition, table[partition]) for partition in partitions if partition in table]
-        if group.state is GroupState.EMPTY and not group.is_simple:
+        if group.is_vacant and not group.is_simple:
             all_old = group.state_since_ms <= oldest_ms
             return [p for p, at in offsets if (at.expire_at_ms <= now_ms if at.expire_at_ms else all_old)]
         wanted: frozenset[str] | None = frozenset()
-        if group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
+        if group.incremental is not None:
+            wanted = subscribed_topics(group.incremental)
+        elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
             wanted = group.subscribed_topics
         elif group.state is not GroupState.EMPTY:
             wanted = None
@@ -450,6 +502,12 @@ def _in_parts(record: records_pb2.Record) -> list[records_pb2.Record]:
 
 def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
     return (request.group_id, request.member_id, request.member_seq)
+
+
+def _fault_of_fetch(group: Group, asked: OffsetFetchRequest.Group) -> ErrorCode | None:
+    """Why a fetch is refused; only a member of an incremental group says who it is."""
+    epoch = asked.member_epoch if asked.HasField("member_epoch") else -1
+    return fault_of_fetch(group, asked.member_id if asked.HasField("member_id") else None, epoch)
 
 
 def _add_offset(

@@ -194,7 +194,7 @@ class Queries:
             return  # it was refused while it waited in line, or its caller is gone
         if self._context.groups.get(group.group_id) is not group:
             deletion.settle(group.group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
-        elif group.state is not GroupState.EMPTY:
+        elif not group.is_vacant:
             deletion.settle(group.group_id, error_code.NON_EMPTY_GROUP, "the group has members")
         elif not group.stored and not self._offsets.on_their_way(group):
             self._context.forget(group)

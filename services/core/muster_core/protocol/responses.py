@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
@@ -159,6 +159,24 @@ def _release(
     return response
 
 
+def _incremental_heartbeat(
+    _: incremental_pb2.ConsumerGroupHeartbeatRequest, code: ErrorCode, common: _Common
+) -> incremental_pb2.ConsumerGroupHeartbeatResponse:
+    response: incremental_pb2.ConsumerGroupHeartbeatResponse = common.on(
+        incremental_pb2.ConsumerGroupHeartbeatResponse(error_code=code)
+    )
+    return response
+
+
+def _incremental_describe(
+    request: incremental_pb2.ConsumerGroupDescribeRequest, code: ErrorCode, common: _Common
+) -> incremental_pb2.ConsumerGroupDescribeResponse:
+    response = incremental_pb2.ConsumerGroupDescribeResponse()
+    for group_id in request.group_ids:
+        common.on(response.groups.add(group_id=group_id, error_code=code))
+    return response
+
+
 _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupResponse]] = {
     coordinator_pb2.JoinGroupRequest: _join,
     coordinator_pb2.SyncGroupRequest: _sync,
@@ -172,4 +190,6 @@ _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupRes
     coordinator_pb2.DeleteGroupsRequest: _delete,
     coordinator_pb2.GroupHistoryRequest: _history,
     coordinator_pb2.ReleaseGroupRequest: _release,
+    incremental_pb2.ConsumerGroupHeartbeatRequest: _incremental_heartbeat,
+    incremental_pb2.ConsumerGroupDescribeRequest: _incremental_describe,
 }

@@ -1,8 +1,10 @@
 """Limits that shard and process have, and what of the process they ask for."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+
+from muster_core.incremental.target import ServerAssignor
 
 
 class Limit(Enum):
@@ -36,6 +38,7 @@ class Room:
             the address of the caller; empty: not known.
         foreign: called for each call that is refused because its member belongs to another identity, with
             group, member or instance id, the caller's identity and its address; empty: not known.
+        assignors: what assigns in incremental groups, by name, the default first.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -44,6 +47,7 @@ class Room:
     wait_ms: Callable[[int], int] = lambda _: 0
     unproven: Callable[[str, str, str], None] = lambda _, __, ___: None
     foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None
+    assignors: Mapping[str, ServerAssignor] = field(default_factory=dict)
 
 
 ALONE = Room()

@@ -10,6 +10,8 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.target import subscribed_topics
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
@@ -36,6 +38,8 @@ from muster_core.waiting.timing_wheel import Timer
 CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
 
+
+_NOBODY = ("", None)
 
 _DRAWN_CHARACTERS = 18
 """The second half of a UUID as text, with the dash before it."""
@@ -91,6 +95,8 @@ class Group:
         offsets: committed offsets.
         ends: where the work of its partitions ends, as far as members reported it.
         history: the last generations.
+        incremental: what it is as an incremental group; None: it is a classic one. Its epoch is the
+            generation.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
         line: what waits for it, in order.
@@ -121,6 +127,7 @@ class Group:
         self.ends = ReportedEnds()
         self.history: deque[GenerationEntry] = deque()
         self._history_length = history_length
+        self.incremental: IncrementalGroup | None = None
         self.stored = True
         self.in_flight = False
         self.line: deque[Step] = deque()
@@ -166,6 +173,7 @@ class Group:
             + self.offsets.held_bytes
             + self.ends.held_bytes
             + self._history_bytes
+            + (self.incremental.held_bytes if self.incremental is not None else 0)
         )
         self._holdings.bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes
@@ -205,9 +213,25 @@ class Group:
         return self.state in (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
     @property
+    def is_vacant(self) -> bool:
+        """Whether it has no members, of either kind."""
+        return self.state is GroupState.EMPTY and (self.incremental is None or not self.incremental.members)
+
+    @property
     def is_simple(self) -> bool:
         """Whether it only ever held offsets."""
-        return self.protocol_type == ""
+        return self.protocol_type == "" and self.incremental is None
+
+    @property
+    def has_members(self) -> bool:
+        """Whether it has members, of either kind."""
+        return bool(self.members) or (self.incremental is not None and bool(self.incremental.members))
+
+    def owner_of(self, partition: TopicPartition) -> str:
+        """Who has a partition by the log; empty: nobody, or that is not known."""
+        if self.incremental is not None:
+            return self.incremental.owners.get(partition, "")
+        return self.owners.get(partition, _NOBODY)[0]
 
     # --- members
 
@@ -459,6 +483,8 @@ class Group:
         """
         if not protocol_type or not protocols:
             return False
+        if self.incremental is not None and self.incremental.members:
+            return False
         if self.state is GroupState.EMPTY:
             return True
         if protocol_type != self.protocol_type:
@@ -501,6 +527,8 @@ class Group:
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""
+        if self.incremental is not None:
+            return topic in subscribed_topics(self.incremental)
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics

@@ -65,6 +65,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """A topic of that name exists already."""
     ERROR_CODE_INVALID_PARTITIONS: _ErrorCode.ValueType  # 37
     """The partition count is out of range, or would shrink the topic."""
+    ERROR_CODE_UNSUPPORTED_VERSION: _ErrorCode.ValueType  # 35
+    """The cluster has not enabled what the call needs. Fatal."""
     ERROR_CODE_INVALID_REQUEST: _ErrorCode.ValueType  # 42
     """The request contradicts itself or asks for something that does not exist."""
     ERROR_CODE_POLICY_VIOLATION: _ErrorCode.ValueType  # 44
@@ -81,6 +83,16 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """Another process took over the static member (KIP-345). Fatal."""
     ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: _ErrorCode.ValueType  # 86
     """A member of the group subscribes to the topic, so its offsets cannot be deleted."""
+    ERROR_CODE_FENCED_MEMBER_EPOCH: _ErrorCode.ValueType  # 110
+    """The epoch of the member is not the one that it should have. Give everything up and join again."""
+    ERROR_CODE_UNRELEASED_INSTANCE_ID: _ErrorCode.ValueType  # 111
+    """Another process has the static id, and is there. Try again when it left, or its session is over."""
+    ERROR_CODE_UNSUPPORTED_ASSIGNOR: _ErrorCode.ValueType  # 112
+    """The coordinator has no such assignor. Fatal."""
+    ERROR_CODE_STALE_MEMBER_EPOCH: _ErrorCode.ValueType  # 113
+    """The member was brought to another epoch meanwhile. Try again with the one that it is told next."""
+    ERROR_CODE_INVALID_REGULAR_EXPRESSION: _ErrorCode.ValueType  # 128
+    """The expression cannot be read. Fatal."""
     ERROR_CODE_GROUP_QUARANTINED: _ErrorCode.ValueType  # 10001
     """The group is in quarantine: serving it made the coordinator fail twice. Its offsets can be read; all
     else is refused until an operator releases it (ReleaseGroup). Not a code of Kafka's.
@@ -129,6 +141,8 @@ ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 36
 """A topic of that name exists already."""
 ERROR_CODE_INVALID_PARTITIONS: ErrorCode.ValueType  # 37
 """The partition count is out of range, or would shrink the topic."""
+ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode.ValueType  # 35
+"""The cluster has not enabled what the call needs. Fatal."""
 ERROR_CODE_INVALID_REQUEST: ErrorCode.ValueType  # 42
 """The request contradicts itself or asks for something that does not exist."""
 ERROR_CODE_POLICY_VIOLATION: ErrorCode.ValueType  # 44
@@ -145,6 +159,16 @@ ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 82
 """Another process took over the static member (KIP-345). Fatal."""
 ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode.ValueType  # 86
 """A member of the group subscribes to the topic, so its offsets cannot be deleted."""
+ERROR_CODE_FENCED_MEMBER_EPOCH: ErrorCode.ValueType  # 110
+"""The epoch of the member is not the one that it should have. Give everything up and join again."""
+ERROR_CODE_UNRELEASED_INSTANCE_ID: ErrorCode.ValueType  # 111
+"""Another process has the static id, and is there. Try again when it left, or its session is over."""
+ERROR_CODE_UNSUPPORTED_ASSIGNOR: ErrorCode.ValueType  # 112
+"""The coordinator has no such assignor. Fatal."""
+ERROR_CODE_STALE_MEMBER_EPOCH: ErrorCode.ValueType  # 113
+"""The member was brought to another epoch meanwhile. Try again with the one that it is told next."""
+ERROR_CODE_INVALID_REGULAR_EXPRESSION: ErrorCode.ValueType  # 128
+"""The expression cannot be read. Fatal."""
 ERROR_CODE_GROUP_QUARANTINED: ErrorCode.ValueType  # 10001
 """The group is in quarantine: serving it made the coordinator fail twice. Its offsets can be read; all
 else is refused until an operator releases it (ReleaseGroup). Not a code of Kafka's.

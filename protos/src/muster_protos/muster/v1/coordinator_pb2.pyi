@@ -790,6 +790,7 @@ class OffsetCommitRequest(_message.Message):
     RETENTION_MS_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
     MEMBER_SECRET_FIELD_NUMBER: _builtins.int
+    MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, at most 255 bytes."""
     generation: _builtins.int
@@ -807,6 +808,8 @@ class OffsetCommitRequest(_message.Message):
     """How long the offsets are kept, ms; 0: as the server is set (7 days after the group emptied)."""
     member_secret: _builtins.bytes
     """As in its joins; empty: it joined without one, or the commit is from outside the group."""
+    member_epoch: _builtins.int
+    """In the place of `generation`: epoch of a member of an incremental group; -1: from outside of it."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommitRequest.Topic]:
         """Up to 10,000 partitions in all."""
@@ -830,12 +833,15 @@ class OffsetCommitRequest(_message.Message):
         retention_ms: _builtins.int = ...,
         ends: _abc.Iterable[Global___OffsetCommitRequest.TopicEnds] | None = ...,
         member_secret: _builtins.bytes = ...,
+        member_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_member_epoch", b"_member_epoch", "member_epoch", b"member_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "retention_ms", b"retention_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member_epoch", b"_member_epoch", "ends", b"ends", "generation", b"generation", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "retention_ms", b"retention_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__member_epoch: _TypeAlias = _typing.Literal["member_epoch"]  # noqa: Y015
+    _WhichOneofArgType__member_epoch: _TypeAlias = _typing.Literal["_member_epoch", b"_member_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_epoch) -> _WhichOneofReturnType__member_epoch | None: ...
 
 Global___OffsetCommitRequest: _TypeAlias = OffsetCommitRequest  # noqa: Y015
 
@@ -948,6 +954,8 @@ class OffsetFetchRequest(_message.Message):
         LIMIT_FIELD_NUMBER: _builtins.int
         AFTER_TOPIC_FIELD_NUMBER: _builtins.int
         AFTER_PARTITION_FIELD_NUMBER: _builtins.int
+        MEMBER_ID_FIELD_NUMBER: _builtins.int
+        MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group, at most 255 bytes."""
         limit: _builtins.int
@@ -959,6 +967,10 @@ class OffsetFetchRequest(_message.Message):
         """Only with a limit: begin after this partition; empty: at the first."""
         after_partition: _builtins.int
         """Only with `after_topic`: number of that partition."""
+        member_id: _builtins.str
+        """Who reads, if it is a member of an incremental group; absent: somebody else."""
+        member_epoch: _builtins.int
+        """Epoch of that member; -1: from outside of the group."""
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
             """Partitions to read, each once; none: everything that was committed."""
@@ -971,12 +983,21 @@ class OffsetFetchRequest(_message.Message):
             limit: _builtins.int = ...,
             after_topic: _builtins.str = ...,
             after_partition: _builtins.int = ...,
+            member_id: _builtins.str | None = ...,
+            member_epoch: _builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_member_epoch", b"_member_epoch", "_member_id", b"_member_id", "member_epoch", b"member_epoch", "member_id", b"member_id"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["after_partition", b"after_partition", "after_topic", b"after_topic", "group_id", b"group_id", "limit", b"limit", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_member_epoch", b"_member_epoch", "_member_id", b"_member_id", "after_partition", b"after_partition", "after_topic", b"after_topic", "group_id", b"group_id", "limit", b"limit", "member_epoch", b"member_epoch", "member_id", b"member_id", "topics", b"topics"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+        _WhichOneofReturnType__member_epoch: _TypeAlias = _typing.Literal["member_epoch"]  # noqa: Y015
+        _WhichOneofArgType__member_epoch: _TypeAlias = _typing.Literal["_member_epoch", b"_member_epoch"]  # noqa: Y015
+        _WhichOneofReturnType__member_id: _TypeAlias = _typing.Literal["member_id"]  # noqa: Y015
+        _WhichOneofArgType__member_id: _TypeAlias = _typing.Literal["_member_id", b"_member_id"]  # noqa: Y015
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__member_epoch) -> _WhichOneofReturnType__member_epoch | None: ...
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__member_id) -> _WhichOneofReturnType__member_id | None: ...
 
     GROUPS_FIELD_NUMBER: _builtins.int
     @_builtins.property

@@ -22,67 +22,68 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from muster_protos.muster.log.v1 import incremental_pb2 as muster_dot_log_dot_v1_dot_incremental__pb2
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 from muster_protos.muster.v1 import coordinator_pb2 as muster_dot_v1_dot_coordinator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmuster/log/v1/records.proto\x12\rmuster.log.v1\x1a\x16muster/v1/common.proto\x1a\x1bmuster/v1/coordinator.proto\"\xc2\x08\n\x06Record\x12\x15\n\rwritten_at_ms\x18\x01 \x01(\x03\x12\x10\n\x08\x63ritical\x18\x02 \x01(\x08\x12)\n\x07genesis\x18\n \x01(\x0b\x32\x16.muster.log.v1.GenesisH\x00\x12%\n\x05\x63laim\x18\x0b \x01(\x0b\x32\x14.muster.log.v1.ClaimH\x00\x12)\n\x07handoff\x18\x0c \x01(\x0b\x32\x16.muster.log.v1.HandoffH\x00\x12+\n\x08snapshot\x18\r \x01(\x0b\x32\x17.muster.log.v1.SnapshotH\x00\x12>\n\x12generation_started\x18\x14 \x01(\x0b\x32 .muster.log.v1.GenerationStartedH\x00\x12\x42\n\x14\x61ssignment_committed\x18\x15 \x01(\x0b\x32\".muster.log.v1.AssignmentCommittedH\x00\x12\x30\n\x0bmember_left\x18\x16 \x01(\x0b\x32\x19.muster.log.v1.MemberLeftH\x00\x12\x38\n\x0fmember_replaced\x18\x17 \x01(\x0b\x32\x1d.muster.log.v1.MemberReplacedH\x00\x12\x38\n\x0fgroup_tombstone\x18\x18 \x01(\x0b\x32\x1d.muster.log.v1.GroupTombstoneH\x00\x12:\n\x10offset_committed\x18\x1e \x01(\x0b\x32\x1e.muster.log.v1.OffsetCommittedH\x00\x12:\n\x10offset_tombstone\x18\x1f \x01(\x0b\x32\x1e.muster.log.v1.OffsetTombstoneH\x00\x12\x30\n\x0btopics_seen\x18  \x01(\x0b\x32\x19.muster.log.v1.TopicsSeenH\x00\x12>\n\x12partitions_removed\x18! \x01(\x0b\x32 .muster.log.v1.PartitionsRemovedH\x00\x12\x32\n\x0ctopic_stored\x18( \x01(\x0b\x32\x1a.muster.log.v1.TopicStoredH\x00\x12\x38\n\x0ftopic_tombstone\x18) \x01(\x0b\x32\x1d.muster.log.v1.TopicTombstoneH\x00\x12>\n\x12partitions_altered\x18- \x01(\x0b\x32 .muster.log.v1.PartitionsAlteredH\x00\x12\x34\n\rnode_replaced\x18* \x01(\x0b\x32\x1b.muster.log.v1.NodeReplacedH\x00\x12\x38\n\x0f\x66\x65\x61ture_enabled\x18+ \x01(\x0b\x32\x1d.muster.log.v1.FeatureEnabledH\x00\x12+\n\x08restored\x18, \x01(\x0b\x32\x17.muster.log.v1.RestoredH\x00\x42\x06\n\x04kind\"\x1a\n\x08Restored\x12\x0e\n\x06reason\x18\x01 \x01(\t\"A\n\x07Genesis\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bshard_count\x18\x02 \x01(\r\x12\r\n\x05shard\x18\x03 \x01(\r\"a\n\x05\x43laim\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12%\n\x08previous\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0f\n\x07version\x18\x04 \x01(\t\"-\n\x07Handoff\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tsuccessor\x18\x02 \x01(\t\"j\n\x08Snapshot\x12!\n\x04upto\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0e\n\x06groups\x18\x05 \x01(\r\"\xc7\x02\n\x06Member\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x19\n\x11group_instance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x1a\n\x12session_timeout_ms\x18\x05 \x01(\x05\x12\x1c\n\x14rebalance_timeout_ms\x18\x06 \x01(\x05\x12\x1b\n\x13\x64isconnect_grace_ms\x18\x07 \x01(\x05\x12+\n\tprotocols\x18\x08 \x03(\x0b\x32\x18.muster.v1.GroupProtocol\x12\x12\n\nmember_seq\x18\t \x01(\x04\x12\x17\n\x0fserver_assignor\x18\n \x01(\t\x12\x16\n\x0e\x63lient_version\x18\x0b \x01(\t\x12\x13\n\x0bsecret_hash\x18\x0c \x01(\x0c\x12\x10\n\x08identity\x18\r \x01(\t\"\xe2\x01\n\x11GenerationStarted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x15\n\rprotocol_type\x18\x03 \x01(\t\x12\x15\n\rprotocol_name\x18\x04 \x01(\t\x12\x0e\n\x06leader\x18\x05 \x01(\t\x12&\n\x07members\x18\x06 \x03(\x0b\x32\x15.muster.log.v1.Member\x12(\n\x05\x63\x61use\x18\x07 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x17\n\x0fserver_assignor\x18\x08 \x01(\t\"T\n\tKeptToken\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12%\n\x08position\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\"h\n\x10MemberAssignment\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x12\n\nassignment\x18\x02 \x01(\x0c\x12-\n\x0bkept_tokens\x18\x03 \x03(\x0b\x32\x18.muster.log.v1.KeptToken\"}\n\x13\x41ssignmentCommitted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x30\n\x07members\x18\x04 \x03(\x0b\x32\x1f.muster.log.v1.MemberAssignment\"\x84\x01\n\nMemberLeft\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0b\x63lock_moved\x18\x05 \x01(\x08\"\x9e\x01\n\x0eMemberReplaced\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x15\n\rold_member_id\x18\x03 \x01(\t\x12%\n\x06member\x18\x04 \x01(\x0b\x32\x15.muster.log.v1.Member\x12(\n\x05\x63\x61use\x18\x05 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\"K\n\x0eGroupTombstone\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x17\n\x0flast_generation\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xc5\x01\n\x0f\x43ommittedOffset\x12\x12\n\x05topic\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tpartition\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06offset\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x0cleader_epoch\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x15\n\x08metadata\x18\x05 \x01(\tH\x04\x88\x01\x01\x42\x08\n\x06_topicB\x0c\n\n_partitionB\t\n\x07_offsetB\x0f\n\r_leader_epochB\x0b\n\t_metadata\"\xf2\x01\n\x0fOffsetCommitted\x12\x15\n\x08group_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x17\n\ngeneration\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tmember_id\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x17\n\nmember_seq\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12/\n\x07offsets\x18\x05 \x03(\x0b\x32\x1e.muster.log.v1.CommittedOffset\x12\x14\n\x0c\x65xpire_at_ms\x18\x06 \x01(\x03\x42\x0b\n\t_group_idB\r\n\x0b_generationB\x0c\n\n_member_idB\r\n\x0b_member_seq\"_\n\x0fOffsetTombstone\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12*\n\x06topics\x18\x02 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x82\x01\n\nTopicsSeen\x12\x16\n\x0e\x63\x61talog_offset\x18\x01 \x01(\x04\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x35\n\x0cincarnations\x18\x03 \x03(\x0b\x32\x1f.muster.log.v1.TopicIncarnation\x12\x15\n\rcatalog_epoch\x18\x04 \x01(\x04\"?\n\x11PartitionsRemoved\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\"5\n\x10TopicIncarnation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"\x92\x01\n\x0bTopicStored\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x11\n\tchange_id\x18\x03 \x01(\x0c\x12$\n\x05zones\x18\x04 \x01(\x0b\x32\x15.muster.v1.TopicZones\x12(\n\x05names\x18\x05 \x01(\x0b\x32\x19.muster.v1.PartitionNames\"\xae\x01\n\x11PartitionsAltered\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\x03put\x18\x02 \x03(\x0b\x32$.muster.log.v1.PartitionsAltered.Put\x12\x0f\n\x07removed\x18\x03 \x03(\r\x12\x11\n\tchange_id\x18\x04 \x01(\x0c\x1a\x33\n\x03Put\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\r\"1\n\x0eTopicTombstone\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tchange_id\x18\x02 \x01(\x0c\"]\n\x0cNodeReplaced\x12\x15\n\rconfiguration\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\r\x12\x13\n\x0bold_address\x18\x03 \x01(\t\x12\x13\n\x0bnew_address\x18\x04 \x01(\t\"/\n\x0e\x46\x65\x61tureEnabled\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmuster/log/v1/records.proto\x12\rmuster.log.v1\x1a\x1fmuster/log/v1/incremental.proto\x1a\x16muster/v1/common.proto\x1a\x1bmuster/v1/coordinator.proto\"\xd1\x0b\n\x06Record\x12\x15\n\rwritten_at_ms\x18\x01 \x01(\x03\x12\x10\n\x08\x63ritical\x18\x02 \x01(\x08\x12)\n\x07genesis\x18\n \x01(\x0b\x32\x16.muster.log.v1.GenesisH\x00\x12%\n\x05\x63laim\x18\x0b \x01(\x0b\x32\x14.muster.log.v1.ClaimH\x00\x12)\n\x07handoff\x18\x0c \x01(\x0b\x32\x16.muster.log.v1.HandoffH\x00\x12+\n\x08snapshot\x18\r \x01(\x0b\x32\x17.muster.log.v1.SnapshotH\x00\x12>\n\x12generation_started\x18\x14 \x01(\x0b\x32 .muster.log.v1.GenerationStartedH\x00\x12\x42\n\x14\x61ssignment_committed\x18\x15 \x01(\x0b\x32\".muster.log.v1.AssignmentCommittedH\x00\x12\x30\n\x0bmember_left\x18\x16 \x01(\x0b\x32\x19.muster.log.v1.MemberLeftH\x00\x12\x38\n\x0fmember_replaced\x18\x17 \x01(\x0b\x32\x1d.muster.log.v1.MemberReplacedH\x00\x12\x38\n\x0fgroup_tombstone\x18\x18 \x01(\x0b\x32\x1d.muster.log.v1.GroupTombstoneH\x00\x12<\n\x11member_subscribed\x18\x32 \x01(\x0b\x32\x1f.muster.log.v1.MemberSubscribedH\x00\x12\x32\n\x0c\x65poch_raised\x18\x33 \x01(\x0b\x32\x1a.muster.log.v1.EpochRaisedH\x00\x12\x38\n\x0ftarget_assigned\x18\x34 \x01(\x0b\x32\x1d.muster.log.v1.TargetAssignedH\x00\x12\x36\n\x0emember_stepped\x18\x35 \x01(\x0b\x32\x1c.muster.log.v1.MemberSteppedH\x00\x12\x39\n\x10member_went_away\x18\x36 \x01(\x0b\x32\x1d.muster.log.v1.MemberWentAwayH\x00\x12\x36\n\x0einstance_moved\x18\x37 \x01(\x0b\x32\x1c.muster.log.v1.InstanceMovedH\x00\x12\x36\n\x0emember_removed\x18\x38 \x01(\x0b\x32\x1c.muster.log.v1.MemberRemovedH\x00\x12:\n\x10offset_committed\x18\x1e \x01(\x0b\x32\x1e.muster.log.v1.OffsetCommittedH\x00\x12:\n\x10offset_tombstone\x18\x1f \x01(\x0b\x32\x1e.muster.log.v1.OffsetTombstoneH\x00\x12\x30\n\x0btopics_seen\x18  \x01(\x0b\x32\x19.muster.log.v1.TopicsSeenH\x00\x12>\n\x12partitions_removed\x18! \x01(\x0b\x32 .muster.log.v1.PartitionsRemovedH\x00\x12\x32\n\x0ctopic_stored\x18( \x01(\x0b\x32\x1a.muster.log.v1.TopicStoredH\x00\x12\x38\n\x0ftopic_tombstone\x18) \x01(\x0b\x32\x1d.muster.log.v1.TopicTombstoneH\x00\x12>\n\x12partitions_altered\x18- \x01(\x0b\x32 .muster.log.v1.PartitionsAlteredH\x00\x12\x34\n\rnode_replaced\x18* \x01(\x0b\x32\x1b.muster.log.v1.NodeReplacedH\x00\x12\x38\n\x0f\x66\x65\x61ture_enabled\x18+ \x01(\x0b\x32\x1d.muster.log.v1.FeatureEnabledH\x00\x12+\n\x08restored\x18, \x01(\x0b\x32\x17.muster.log.v1.RestoredH\x00\x42\x06\n\x04kind\"\x1a\n\x08Restored\x12\x0e\n\x06reason\x18\x01 \x01(\t\"A\n\x07Genesis\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bshard_count\x18\x02 \x01(\r\x12\r\n\x05shard\x18\x03 \x01(\r\"a\n\x05\x43laim\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12%\n\x08previous\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0f\n\x07version\x18\x04 \x01(\t\"-\n\x07Handoff\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tsuccessor\x18\x02 \x01(\t\"j\n\x08Snapshot\x12!\n\x04upto\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0e\n\x06groups\x18\x05 \x01(\r\"\xc7\x02\n\x06Member\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x19\n\x11group_instance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x1a\n\x12session_timeout_ms\x18\x05 \x01(\x05\x12\x1c\n\x14rebalance_timeout_ms\x18\x06 \x01(\x05\x12\x1b\n\x13\x64isconnect_grace_ms\x18\x07 \x01(\x05\x12+\n\tprotocols\x18\x08 \x03(\x0b\x32\x18.muster.v1.GroupProtocol\x12\x12\n\nmember_seq\x18\t \x01(\x04\x12\x17\n\x0fserver_assignor\x18\n \x01(\t\x12\x16\n\x0e\x63lient_version\x18\x0b \x01(\t\x12\x13\n\x0bsecret_hash\x18\x0c \x01(\x0c\x12\x10\n\x08identity\x18\r \x01(\t\"\xe2\x01\n\x11GenerationStarted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x15\n\rprotocol_type\x18\x03 \x01(\t\x12\x15\n\rprotocol_name\x18\x04 \x01(\t\x12\x0e\n\x06leader\x18\x05 \x01(\t\x12&\n\x07members\x18\x06 \x03(\x0b\x32\x15.muster.log.v1.Member\x12(\n\x05\x63\x61use\x18\x07 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x17\n\x0fserver_assignor\x18\x08 \x01(\t\"T\n\tKeptToken\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12%\n\x08position\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\"h\n\x10MemberAssignment\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x12\n\nassignment\x18\x02 \x01(\x0c\x12-\n\x0bkept_tokens\x18\x03 \x03(\x0b\x32\x18.muster.log.v1.KeptToken\"}\n\x13\x41ssignmentCommitted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x30\n\x07members\x18\x04 \x03(\x0b\x32\x1f.muster.log.v1.MemberAssignment\"\x84\x01\n\nMemberLeft\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0b\x63lock_moved\x18\x05 \x01(\x08\"\x9e\x01\n\x0eMemberReplaced\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x15\n\rold_member_id\x18\x03 \x01(\t\x12%\n\x06member\x18\x04 \x01(\x0b\x32\x15.muster.log.v1.Member\x12(\n\x05\x63\x61use\x18\x05 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\"K\n\x0eGroupTombstone\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x17\n\x0flast_generation\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xc5\x01\n\x0f\x43ommittedOffset\x12\x12\n\x05topic\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tpartition\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06offset\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x0cleader_epoch\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x15\n\x08metadata\x18\x05 \x01(\tH\x04\x88\x01\x01\x42\x08\n\x06_topicB\x0c\n\n_partitionB\t\n\x07_offsetB\x0f\n\r_leader_epochB\x0b\n\t_metadata\"\xf2\x01\n\x0fOffsetCommitted\x12\x15\n\x08group_id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x17\n\ngeneration\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tmember_id\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x17\n\nmember_seq\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12/\n\x07offsets\x18\x05 \x03(\x0b\x32\x1e.muster.log.v1.CommittedOffset\x12\x14\n\x0c\x65xpire_at_ms\x18\x06 \x01(\x03\x42\x0b\n\t_group_idB\r\n\x0b_generationB\x0c\n\n_member_idB\r\n\x0b_member_seq\"_\n\x0fOffsetTombstone\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12*\n\x06topics\x18\x02 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x82\x01\n\nTopicsSeen\x12\x16\n\x0e\x63\x61talog_offset\x18\x01 \x01(\x04\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x35\n\x0cincarnations\x18\x03 \x03(\x0b\x32\x1f.muster.log.v1.TopicIncarnation\x12\x15\n\rcatalog_epoch\x18\x04 \x01(\x04\"?\n\x11PartitionsRemoved\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\"5\n\x10TopicIncarnation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"\x92\x01\n\x0bTopicStored\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x11\n\tchange_id\x18\x03 \x01(\x0c\x12$\n\x05zones\x18\x04 \x01(\x0b\x32\x15.muster.v1.TopicZones\x12(\n\x05names\x18\x05 \x01(\x0b\x32\x19.muster.v1.PartitionNames\"\xae\x01\n\x11PartitionsAltered\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\x03put\x18\x02 \x03(\x0b\x32$.muster.log.v1.PartitionsAltered.Put\x12\x0f\n\x07removed\x18\x03 \x03(\r\x12\x11\n\tchange_id\x18\x04 \x01(\x0c\x1a\x33\n\x03Put\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\r\"1\n\x0eTopicTombstone\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tchange_id\x18\x02 \x01(\x0c\"]\n\x0cNodeReplaced\x12\x15\n\rconfiguration\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\r\x12\x13\n\x0bold_address\x18\x03 \x01(\t\x12\x13\n\x0bnew_address\x18\x04 \x01(\t\"/\n\x0e\x46\x65\x61tureEnabled\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.log.v1.records_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECORD']._serialized_start=100
-  _globals['_RECORD']._serialized_end=1190
-  _globals['_RESTORED']._serialized_start=1192
-  _globals['_RESTORED']._serialized_end=1218
-  _globals['_GENESIS']._serialized_start=1220
-  _globals['_GENESIS']._serialized_end=1285
-  _globals['_CLAIM']._serialized_start=1287
-  _globals['_CLAIM']._serialized_end=1384
-  _globals['_HANDOFF']._serialized_start=1386
-  _globals['_HANDOFF']._serialized_end=1431
-  _globals['_SNAPSHOT']._serialized_start=1433
-  _globals['_SNAPSHOT']._serialized_end=1539
-  _globals['_MEMBER']._serialized_start=1542
-  _globals['_MEMBER']._serialized_end=1869
-  _globals['_GENERATIONSTARTED']._serialized_start=1872
-  _globals['_GENERATIONSTARTED']._serialized_end=2098
-  _globals['_KEPTTOKEN']._serialized_start=2100
-  _globals['_KEPTTOKEN']._serialized_end=2184
-  _globals['_MEMBERASSIGNMENT']._serialized_start=2186
-  _globals['_MEMBERASSIGNMENT']._serialized_end=2290
-  _globals['_ASSIGNMENTCOMMITTED']._serialized_start=2292
-  _globals['_ASSIGNMENTCOMMITTED']._serialized_end=2417
-  _globals['_MEMBERLEFT']._serialized_start=2420
-  _globals['_MEMBERLEFT']._serialized_end=2552
-  _globals['_MEMBERREPLACED']._serialized_start=2555
-  _globals['_MEMBERREPLACED']._serialized_end=2713
-  _globals['_GROUPTOMBSTONE']._serialized_start=2715
-  _globals['_GROUPTOMBSTONE']._serialized_end=2790
-  _globals['_COMMITTEDOFFSET']._serialized_start=2793
-  _globals['_COMMITTEDOFFSET']._serialized_end=2990
-  _globals['_OFFSETCOMMITTED']._serialized_start=2993
-  _globals['_OFFSETCOMMITTED']._serialized_end=3235
-  _globals['_OFFSETTOMBSTONE']._serialized_start=3237
-  _globals['_OFFSETTOMBSTONE']._serialized_end=3332
-  _globals['_TOPICSSEEN']._serialized_start=3335
-  _globals['_TOPICSSEEN']._serialized_end=3465
-  _globals['_PARTITIONSREMOVED']._serialized_start=3467
-  _globals['_PARTITIONSREMOVED']._serialized_end=3530
-  _globals['_TOPICINCARNATION']._serialized_start=3532
-  _globals['_TOPICINCARNATION']._serialized_end=3585
-  _globals['_TOPICSTORED']._serialized_start=3588
-  _globals['_TOPICSTORED']._serialized_end=3734
-  _globals['_PARTITIONSALTERED']._serialized_start=3737
-  _globals['_PARTITIONSALTERED']._serialized_end=3911
-  _globals['_PARTITIONSALTERED_PUT']._serialized_start=3860
-  _globals['_PARTITIONSALTERED_PUT']._serialized_end=3911
-  _globals['_TOPICTOMBSTONE']._serialized_start=3913
-  _globals['_TOPICTOMBSTONE']._serialized_end=3962
-  _globals['_NODEREPLACED']._serialized_start=3964
-  _globals['_NODEREPLACED']._serialized_end=4057
-  _globals['_FEATUREENABLED']._serialized_start=4059
-  _globals['_FEATUREENABLED']._serialized_end=4106
+  _globals['_RECORD']._serialized_start=133
+  _globals['_RECORD']._serialized_end=1622
+  _globals['_RESTORED']._serialized_start=1624
+  _globals['_RESTORED']._serialized_end=1650
+  _globals['_GENESIS']._serialized_start=1652
+  _globals['_GENESIS']._serialized_end=1717
+  _globals['_CLAIM']._serialized_start=1719
+  _globals['_CLAIM']._serialized_end=1816
+  _globals['_HANDOFF']._serialized_start=1818
+  _globals['_HANDOFF']._serialized_end=1863
+  _globals['_SNAPSHOT']._serialized_start=1865
+  _globals['_SNAPSHOT']._serialized_end=1971
+  _globals['_MEMBER']._serialized_start=1974
+  _globals['_MEMBER']._serialized_end=2301
+  _globals['_GENERATIONSTARTED']._serialized_start=2304
+  _globals['_GENERATIONSTARTED']._serialized_end=2530
+  _globals['_KEPTTOKEN']._serialized_start=2532
+  _globals['_KEPTTOKEN']._serialized_end=2616
+  _globals['_MEMBERASSIGNMENT']._serialized_start=2618
+  _globals['_MEMBERASSIGNMENT']._serialized_end=2722
+  _globals['_ASSIGNMENTCOMMITTED']._serialized_start=2724
+  _globals['_ASSIGNMENTCOMMITTED']._serialized_end=2849
+  _globals['_MEMBERLEFT']._serialized_start=2852
+  _globals['_MEMBERLEFT']._serialized_end=2984
+  _globals['_MEMBERREPLACED']._serialized_start=2987
+  _globals['_MEMBERREPLACED']._serialized_end=3145
+  _globals['_GROUPTOMBSTONE']._serialized_start=3147
+  _globals['_GROUPTOMBSTONE']._serialized_end=3222
+  _globals['_COMMITTEDOFFSET']._serialized_start=3225
+  _globals['_COMMITTEDOFFSET']._serialized_end=3422
+  _globals['_OFFSETCOMMITTED']._serialized_start=3425
+  _globals['_OFFSETCOMMITTED']._serialized_end=3667
+  _globals['_OFFSETTOMBSTONE']._serialized_start=3669
+  _globals['_OFFSETTOMBSTONE']._serialized_end=3764
+  _globals['_TOPICSSEEN']._serialized_start=3767
+  _globals['_TOPICSSEEN']._serialized_end=3897
+  _globals['_PARTITIONSREMOVED']._serialized_start=3899
+  _globals['_PARTITIONSREMOVED']._serialized_end=3962
+  _globals['_TOPICINCARNATION']._serialized_start=3964
+  _globals['_TOPICINCARNATION']._serialized_end=4017
+  _globals['_TOPICSTORED']._serialized_start=4020
+  _globals['_TOPICSTORED']._serialized_end=4166
+  _globals['_PARTITIONSALTERED']._serialized_start=4169
+  _globals['_PARTITIONSALTERED']._serialized_end=4343
+  _globals['_PARTITIONSALTERED_PUT']._serialized_start=4292
+  _globals['_PARTITIONSALTERED_PUT']._serialized_end=4343
+  _globals['_TOPICTOMBSTONE']._serialized_start=4345
+  _globals['_TOPICTOMBSTONE']._serialized_end=4394
+  _globals['_NODEREPLACED']._serialized_start=4396
+  _globals['_NODEREPLACED']._serialized_end=4489
+  _globals['_FEATUREENABLED']._serialized_start=4491
+  _globals['_FEATUREENABLED']._serialized_end=4538
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from muster_protos.muster.log.v1 import incremental_pb2 as _incremental_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
 import builtins as _builtins
@@ -39,6 +40,13 @@ class Record(_message.Message):
     MEMBER_LEFT_FIELD_NUMBER: _builtins.int
     MEMBER_REPLACED_FIELD_NUMBER: _builtins.int
     GROUP_TOMBSTONE_FIELD_NUMBER: _builtins.int
+    MEMBER_SUBSCRIBED_FIELD_NUMBER: _builtins.int
+    EPOCH_RAISED_FIELD_NUMBER: _builtins.int
+    TARGET_ASSIGNED_FIELD_NUMBER: _builtins.int
+    MEMBER_STEPPED_FIELD_NUMBER: _builtins.int
+    MEMBER_WENT_AWAY_FIELD_NUMBER: _builtins.int
+    INSTANCE_MOVED_FIELD_NUMBER: _builtins.int
+    MEMBER_REMOVED_FIELD_NUMBER: _builtins.int
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPICS_SEEN_FIELD_NUMBER: _builtins.int
@@ -88,6 +96,34 @@ class Record(_message.Message):
     @_builtins.property
     def group_tombstone(self) -> Global___GroupTombstone:
         """A group is gone."""
+
+    @_builtins.property
+    def member_subscribed(self) -> _incremental_pb2.MemberSubscribed:
+        """Incremental group: a member joined, or told something else than before. Always critical, as those that follow."""
+
+    @_builtins.property
+    def epoch_raised(self) -> _incremental_pb2.EpochRaised:
+        """Incremental group: an input of the assignment changed."""
+
+    @_builtins.property
+    def target_assigned(self) -> _incremental_pb2.TargetAssigned:
+        """Incremental group: what members should have."""
+
+    @_builtins.property
+    def member_stepped(self) -> _incremental_pb2.MemberStepped:
+        """Incremental group: a member was brought towards its target."""
+
+    @_builtins.property
+    def member_went_away(self) -> _incremental_pb2.MemberWentAway:
+        """Incremental group: a static member left for a while."""
+
+    @_builtins.property
+    def instance_moved(self) -> _incremental_pb2.InstanceMoved:
+        """Incremental group: a new process has the place of a static member."""
+
+    @_builtins.property
+    def member_removed(self) -> _incremental_pb2.MemberRemoved:
+        """Incremental group: a member is gone."""
 
     @_builtins.property
     def offset_committed(self) -> Global___OffsetCommitted:
@@ -143,6 +179,13 @@ class Record(_message.Message):
         member_left: Global___MemberLeft | None = ...,
         member_replaced: Global___MemberReplaced | None = ...,
         group_tombstone: Global___GroupTombstone | None = ...,
+        member_subscribed: _incremental_pb2.MemberSubscribed | None = ...,
+        epoch_raised: _incremental_pb2.EpochRaised | None = ...,
+        target_assigned: _incremental_pb2.TargetAssigned | None = ...,
+        member_stepped: _incremental_pb2.MemberStepped | None = ...,
+        member_went_away: _incremental_pb2.MemberWentAway | None = ...,
+        instance_moved: _incremental_pb2.InstanceMoved | None = ...,
+        member_removed: _incremental_pb2.MemberRemoved | None = ...,
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topics_seen: Global___TopicsSeen | None = ...,
@@ -154,11 +197,11 @@ class Record(_message.Message):
         feature_enabled: Global___FeatureEnabled | None = ...,
         restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

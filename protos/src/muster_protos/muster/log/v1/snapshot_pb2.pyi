@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from muster_protos.muster.log.v1 import incremental_pb2 as _incremental_pb2
 from muster_protos.muster.log.v1 import records_pb2 as _records_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
@@ -61,6 +62,8 @@ class SnapshotItem(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     CATALOG_FIELD_NUMBER: _builtins.int
+    INCREMENTAL_FIELD_NUMBER: _builtins.int
+    INCREMENTAL_MEMBER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___SnapshotHeader:
         """First item of every snapshot."""
@@ -93,6 +96,14 @@ class SnapshotItem(_message.Message):
     def catalog(self) -> Global___CatalogState:
         """Some of the catalog; stands in snapshots of the catalog's log alone, before the end, where groups would be."""
 
+    @_builtins.property
+    def incremental(self) -> _incremental_pb2.IncrementalState:
+        """The group is an incremental one."""
+
+    @_builtins.property
+    def incremental_member(self) -> _incremental_pb2.IncrementalMemberState:
+        """A member of the incremental group."""
+
     def __init__(
         self,
         *,
@@ -104,12 +115,14 @@ class SnapshotItem(_message.Message):
         offsets: Global___OffsetStates | None = ...,
         end: Global___SnapshotEnd | None = ...,
         catalog: Global___CatalogState | None = ...,
+        incremental: _incremental_pb2.IncrementalState | None = ...,
+        incremental_member: _incremental_pb2.IncrementalMemberState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "incremental", b"incremental", "incremental_member", b"incremental_member", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "incremental", b"incremental", "incremental_member", b"incremental_member", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "group", "member", "owned", "generation", "offsets", "end", "catalog"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "group", "member", "owned", "generation", "offsets", "end", "catalog", "incremental", "incremental_member"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -1,0 +1,125 @@
+"""What each record does to an incremental group, live, in a replay and in the draft of a decision."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from muster_protos.muster.log.v1 import incremental_pb2
+
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.member import AWAY, Held, Member, Told
+from muster_core.incremental.partitions import named_in
+from muster_core.position import NOWHERE, Position
+
+
+def apply(group: IncrementalGroup, kind: str, position: Position, record: Any) -> None:
+    """Carries out one record.
+
+    Args:
+        group: the group; changed in place.
+        kind: one of `KINDS`.
+        position: place of the record.
+        record: its part of that kind.
+
+    Raises:
+        KeyError, ValueError: it contradicts the records before it.
+    """
+    _APPLIERS[kind](group, position, record)
+
+
+def _subscribed(
+    group: IncrementalGroup, position: Position, record: incremental_pb2.MemberSubscribed
+) -> None:
+    told = Told.of_record(record.member)
+    member = group.members.get(told.member_id)
+    if member is None:
+        group.put(Member(told, joined=position, version=position))
+    elif record.joined:
+        group.put(_begun_anew(member, told, position))
+    else:
+        _forget_instance(group, member, told)
+        group.put(member.with_told(told))
+
+
+def _begun_anew(member: Member, told: Told, position: Position) -> Member:
+    """A new life: what was to be given back is free, and the rest is given anew."""
+    held = {partition: Held(position) for partition, one in member.held.items() if one.taken == NOWHERE}
+    return replace(member, told=told, held=held, joined=position, version=position, commit_seq=0)
+
+
+def _forget_instance(group: IncrementalGroup, member: Member, told: Told) -> None:
+    before = member.told.group_instance_id
+    if before and before != told.group_instance_id and group.statics.get(before) == member.member_id:
+        del group.statics[before]
+
+
+def _epoch_raised(group: IncrementalGroup, _: Position, record: incremental_pb2.EpochRaised) -> None:
+    if record.epoch <= group.epoch:
+        raise ValueError(f"the epoch goes from {group.epoch} to {record.epoch}")
+    group.epoch = record.epoch
+    group.topics_hash = record.topics_hash
+
+
+def _target_assigned(group: IncrementalGroup, _: Position, record: incremental_pb2.TargetAssigned) -> None:
+    for change in record.changes:
+        member = group.members[change.member_id]
+        target = (member.target - frozenset(named_in(change.loses))) | frozenset(named_in(change.gets))
+        group.put(replace(member, target=target))
+    group.target_epoch, group.server_assignor = record.epoch, record.server_assignor
+
+
+def _stepped(group: IncrementalGroup, position: Position, record: incremental_pb2.MemberStepped) -> None:
+    member = group.members[record.member_id]
+    held = dict(member.held)
+    told_anew = bool(record.taken or record.given) or record.epoch != member.epoch
+    for partition in named_in(record.released):
+        told_anew = held.pop(partition).taken == NOWHERE or told_anew
+    for partition in named_in(record.taken):
+        held[partition] = held[partition]._replace(taken=position)
+    for partition in named_in(record.given):
+        if partition in held:
+            raise ValueError(f"{partition} is given to {record.member_id!r}, which has it")
+        held[partition] = Held(position)
+    group.put(
+        replace(
+            member,
+            epoch=record.epoch,
+            previous_epoch=member.epoch,
+            waits=record.waits,
+            version=position if told_anew else member.version,
+            held=held,
+        )
+    )
+
+
+def _went_away(group: IncrementalGroup, position: Position, record: incremental_pb2.MemberWentAway) -> None:
+    member = group.members[record.member_id]
+    held = {partition: one for partition, one in member.held.items() if one.taken == NOWHERE}
+    group.put(replace(member, epoch=AWAY, held=held, version=position))
+
+
+def _instance_moved(
+    group: IncrementalGroup, position: Position, record: incremental_pb2.InstanceMoved
+) -> None:
+    member = group.members[record.old_member_id]
+    group.remove(record.old_member_id)
+    anew = _begun_anew(member, Told.of_record(record.member), position)
+    group.put(replace(anew, epoch=0, previous_epoch=0))
+
+
+def _removed(group: IncrementalGroup, _: Position, record: incremental_pb2.MemberRemoved) -> None:
+    group.remove(record.member_id)
+
+
+_APPLIERS: dict[str, Callable[[IncrementalGroup, Position, Any], None]] = {
+    "member_subscribed": _subscribed,
+    "epoch_raised": _epoch_raised,
+    "target_assigned": _target_assigned,
+    "member_stepped": _stepped,
+    "member_went_away": _went_away,
+    "instance_moved": _instance_moved,
+    "member_removed": _removed,
+}
+
+KINDS = frozenset(_APPLIERS)
+"""Kinds of records that are about incremental groups."""

@@ -1,0 +1,60 @@
+"""Why the epoch of a group was raised: the typed cause and a sentence that a person understands."""
+
+from typing import TypeAlias
+
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core.incremental.member import Member
+
+Cause: TypeAlias = common_pb2.RebalanceCause
+Kind: TypeAlias = common_pb2.RebalanceCauseKind.ValueType
+
+JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
+LEFT = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
+SESSION_EXPIRED = common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED
+REBALANCE_TIMEOUT = common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
+METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
+TOPIC_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_TOPIC_CHANGED
+
+_SENTENCES: dict[Kind, str] = {
+    JOINED: "{who} joined the group.",
+    LEFT: "{who} left the group.",
+    SESSION_EXPIRED: "{who} was not heard of for its session timeout of {silence:g} s and was removed.",
+    REBALANCE_TIMEOUT: "{who} did not give partitions back within its rebalance timeout of {rebalance:g} s "
+    "and was removed.",
+    METADATA_CHANGED: "{who} changed its subscription.",
+}
+
+
+def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0) -> Cause:
+    """The cause that a member gave.
+
+    Args:
+        kind: what it did, or what befell it.
+        member: the member.
+        at_ms: when, wall clock.
+        silence_ms: how long it was silent, where it was removed for that.
+    """
+    told = member.told
+    who = f"Member {told.member_id}"
+    if told.group_instance_id:
+        who += f" (instance {told.group_instance_id})"
+    if told.host:
+        who += f" at {told.host}"
+    return Cause(
+        kind=kind,
+        member_id=told.member_id,
+        group_instance_id=told.group_instance_id,
+        client_id=told.client_id,
+        host=told.host,
+        sentence=_SENTENCES[kind].format(
+            who=who, silence=silence_ms / 1000, rebalance=told.rebalance_timeout_ms / 1000
+        ),
+        at_ms=at_ms,
+        silence_ms=silence_ms,
+    )
+
+
+def topics_changed(at_ms: int) -> Cause:
+    """The cause "a subscribed topic was created, deleted or resized"."""
+    return Cause(kind=TOPIC_CHANGED, sentence="The partitions of a subscribed topic changed.", at_ms=at_ms)

@@ -1,0 +1,126 @@
+"""One decision: records that are stored together, and the group as they leave it."""
+
+from collections.abc import Callable, Iterable
+
+from google.protobuf.message import Message
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core.incremental.application import apply
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.member import Member, Told
+from muster_core.incremental.partitions import Partitions, by_topic
+from muster_core.incremental.reconciliation import Report, Step, next_step
+from muster_core.position import Position
+
+_LATER = (1 << 63) - 1
+"""Epoch of places that are not known yet: after all that are."""
+
+
+class Decision:
+    """Records of one decision. Each is carried out on a draft at once, as a replay will do it.
+
+    Args:
+        group: the group as it is; not changed.
+        group_id: its id.
+        new_record: makes an empty record, with the time.
+
+    Attributes:
+        began: the group as it is.
+        group: the group as it will be, but for the places of the records.
+        records: what is to be stored, in order.
+    """
+
+    def __init__(
+        self, group: IncrementalGroup, group_id: str, new_record: Callable[[], records_pb2.Record]
+    ) -> None:
+        self.began = group
+        self.group = group.draft()
+        self.records: list[records_pb2.Record] = []
+        self._group_id = group_id
+        self._new_record = new_record
+
+    def subscribe(self, told: Told, *, joined: bool) -> None:
+        """A member joined, or said something else."""
+        message = incremental_pb2.MemberSubscribed(
+            group_id=self._group_id, member=told.to_record(), joined=joined
+        )
+        self._add("member_subscribed", message)
+
+    def replace(self, old_member_id: str, told: Told) -> None:
+        """A new process has the place of a static member."""
+        message = incremental_pb2.InstanceMoved(
+            group_id=self._group_id, old_member_id=old_member_id, member=told.to_record()
+        )
+        self._add("instance_moved", message)
+
+    def leave_for_a_while(self, member_id: str) -> None:
+        """A static member is away."""
+        self._add(
+            "member_went_away", incremental_pb2.MemberWentAway(group_id=self._group_id, member_id=member_id)
+        )
+
+    def remove(self, member_id: str, cause: common_pb2.RebalanceCause, *, clock_moved: bool = False) -> None:
+        """A member is gone."""
+        message = incremental_pb2.MemberRemoved(
+            group_id=self._group_id, member_id=member_id, cause=cause, clock_moved=clock_moved
+        )
+        self._add("member_removed", message)
+
+    def raise_epoch(self, cause: common_pb2.RebalanceCause, topics_hash: bytes) -> None:
+        """What the assignment depends on has changed."""
+        message = incremental_pb2.EpochRaised(
+            group_id=self._group_id, epoch=self.group.epoch + 1, cause=cause, topics_hash=topics_hash
+        )
+        self._add("epoch_raised", message)
+
+    def assign(self, server_assignor: str, targets: Iterable[tuple[Member, Partitions]]) -> None:
+        """The target of the group's epoch: what each member should have."""
+        message = incremental_pb2.TargetAssigned(
+            group_id=self._group_id, epoch=self.group.epoch, server_assignor=server_assignor
+        )
+        for member, target in targets:
+            if target != member.target:
+                message.changes.add(
+                    member_id=member.member_id,
+                    gets=by_topic(target - member.target),
+                    loses=by_topic(member.target - target),
+                )
+        self._add("target_assigned", message)
+        self._free_what_nobody_runs()
+
+    def _free_what_nobody_runs(self) -> None:
+        """Who is away runs nothing: what the target takes from it is free (docs/safety.md, INC-09).
+
+        Of one that named no join that is not known: its process may not have heard of its own leaving.
+        """
+        for member in list(self.group.members.values()):
+            gone = member.assigned - member.target
+            if gone and member.is_away and member.told.is_numbered:
+                self._step(member, Step(member.epoch, gone))
+
+    def reconcile(self, member_id: str, report: Report) -> None:
+        """Brings a member one step towards its target, if there is one to be made."""
+        member = self.group.members[member_id]
+        step = next_step(self.group, member, report)
+        if step is not None:
+            self._step(member, step)
+
+    def _step(self, member: Member, step: Step) -> None:
+        message = incremental_pb2.MemberStepped(
+            group_id=self._group_id,
+            member_id=member.member_id,
+            epoch=step.epoch,
+            released=by_topic(step.released),
+            taken=by_topic(step.taken),
+            given=by_topic(step.given),
+            waits=step.waits,
+        )
+        self._add("member_stepped", message)
+
+    def _add(self, kind: str, message: Message) -> None:
+        record = self._new_record()
+        record.critical = True
+        getattr(record, kind).CopyFrom(message)
+        self.records.append(record)
+        apply(self.group, kind, Position(_LATER, len(self.records)), message)

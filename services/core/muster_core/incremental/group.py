@@ -1,0 +1,165 @@
+"""An incremental group, as the log has it, and drafts of what a decision makes of it."""
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from muster_core.incremental.member import Member
+from muster_core.incremental.partitions import TopicPartition
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_MEMBER_BYTES = 3_000
+_PARTITION_BYTES = 500
+"""A partition that a member has: in its list, in its target and among the owners."""
+
+
+class IncrementalGroupState(StrEnum):
+    """What a group is doing; derived, never stored (conformance GS-01 to GS-05)."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class IncrementalGroup:
+    """A group of the incremental kind, without its offsets. Only records change it.
+
+    Attributes:
+        epoch: counts changes of what the assignment depends on.
+        target_epoch: epoch for which the target was computed.
+        server_assignor: what computed it; empty: nothing did.
+        topics_hash: of the subscribed topics, when the epoch was raised last; empty: there were none, or
+            they were
+            not looked at.
+        members: by id.
+        owners: who has a partition, given back or not.
+        statics: instance id → member id.
+        held_bytes: about what its members hold in memory.
+    """
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+        self.target_epoch = 0
+        self.server_assignor = ""
+        self.topics_hash = b""
+        self.members: MutableMapping[str, Member] = {}
+        self.owners: MutableMapping[TopicPartition, str] = {}
+        self.statics: MutableMapping[str, str] = {}
+        self.held_bytes = 0
+
+    def draft(self) -> "IncrementalGroup":
+        """A copy that shares all that is not changed in it."""
+        copy = IncrementalGroup(self.epoch)
+        copy.target_epoch, copy.server_assignor = self.target_epoch, self.server_assignor
+        copy.topics_hash = self.topics_hash
+        copy.members = _Overlay(self.members)
+        copy.owners = _Overlay(self.owners)
+        copy.statics = _Overlay(self.statics)
+        return copy
+
+    @property
+    def state(self) -> IncrementalGroupState:
+        """What it is doing."""
+        if not self.members:
+            return IncrementalGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return IncrementalGroupState.ASSIGNING
+        if all(self.is_settled(member) for member in self.members.values()):
+            return IncrementalGroupState.STABLE
+        return IncrementalGroupState.RECONCILING
+
+    def is_settled(self, member: Member) -> bool:
+        """Whether nothing is left to do for a member."""
+        return member.epoch == self.target_epoch and not member.waits and not member.pending
+
+    def put(self, member: Member) -> None:
+        """Puts a member in the place of the one of its id, and notes who has its partitions.
+
+        Raises:
+            ValueError: somebody else has one of them.
+        """
+        before = self.members.get(member.member_id)
+        if before is not None:
+            self.held_bytes -= _bytes_of(before)
+            for partition in before.held.keys() - member.held.keys():
+                del self.owners[partition]
+        new = member.held.keys() - before.held.keys() if before is not None else member.held.keys()
+        for partition in new:
+            owner = self.owners.get(partition)
+            if owner is not None:
+                raise ValueError(f"{partition} is given to {member.member_id!r} while {owner!r} has it")
+            self.owners[partition] = member.member_id
+        self.members[member.member_id] = member
+        self.held_bytes += _bytes_of(member)
+        instance_id = member.told.group_instance_id
+        if instance_id:
+            self.statics[instance_id] = member.member_id
+
+    def committed(self, member_id: str, seq: int) -> None:
+        """Notes the number of a commit that is stored."""
+        member = self.members.get(member_id)
+        if member is not None and seq > member.commit_seq:
+            self.members[member_id] = replace(member, commit_seq=seq)
+
+    def remove(self, member_id: str) -> None:
+        """Takes a member out; what it had is free.
+
+        Raises:
+            KeyError: there is no such member.
+        """
+        member = self.members.pop(member_id)
+        self.held_bytes -= _bytes_of(member)
+        for partition in member.held:
+            del self.owners[partition]
+        if self.statics.get(member.told.group_instance_id) == member_id:
+            del self.statics[member.told.group_instance_id]
+
+    def static_member(self, instance_id: str) -> Member | None:
+        """Who has a static id."""
+        member_id = self.statics.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+
+def _bytes_of(member: Member) -> int:
+    return _MEMBER_BYTES + _PARTITION_BYTES * max(len(member.held), len(member.target))
+
+
+class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
+    """A mapping over another one, which it does not change."""
+
+    def __init__(self, below: Mapping[_Key, _Value]) -> None:
+        self._below = below
+        self._put: dict[_Key, _Value] = {}
+        self._gone: set[_Key] = set()
+
+    def __getitem__(self, key: _Key) -> _Value:
+        if key in self._put:
+            return self._put[key]
+        if key in self._gone:
+            raise KeyError(key)
+        return self._below[key]
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        self._put[key] = value
+        self._gone.discard(key)
+
+    def __delitem__(self, key: _Key) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._put.pop(key, None)
+        if key in self._below:
+            self._gone.add(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._put or (key not in self._gone and key in self._below)
+
+    def __iter__(self) -> Iterator[_Key]:
+        yield from (key for key in self._below if key not in self._gone)
+        yield from (key for key in self._put if key not in self._below)
+
+    def __len__(self) -> int:
+        return len(self._below) - len(self._gone) + sum(key not in self._below for key in self._put)

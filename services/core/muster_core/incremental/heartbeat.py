@@ -1,0 +1,396 @@
+"""What a heartbeat does to its group: the answer, and the records that make it true.
+
+Whoever names its join (`member_seq`, `process_id`) and what it has heard (`version`) is judged by these
+alone; everybody
+else as Kafka 4.1 does, by epochs (conformance HQ-01 to HQ-37).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.incremental import causes
+from muster_core.incremental.decision import Decision
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.member import AWAY, Member, Told
+from muster_core.incremental.partitions import NONE, Partitions, named_in
+from muster_core.incremental.reconciliation import Report
+from muster_core.incremental.target import (
+    ServerAssignor,
+    Topics,
+    preferred_assignor,
+    question_of,
+    subscribed_topics,
+    targets_of,
+)
+from muster_core.position import NOWHERE, Position
+
+JOIN = 0
+LEAVE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a decision needs beside the group and the request.
+
+    Attributes:
+        topics: the topics that there are.
+        topics_changed: whether they may have changed since the group's epoch was raised last.
+        assignors: by name, the default first.
+        max_size: members that a group may have.
+        host: address of the caller.
+        wall_ms: the time.
+    """
+
+    topics: Topics
+    topics_changed: bool
+    assignors: Mapping[str, ServerAssignor]
+    max_size: int
+    host: str
+    wall_ms: int
+
+
+class Refused(Exception):
+    """A request is refused; nothing was decided.
+
+    Attributes:
+        code: why.
+        holder: join of the process that has the place; nowhere: that is not why.
+    """
+
+    def __init__(self, code: ErrorCode, text: str, holder: Position = NOWHERE) -> None:
+        super().__init__(text)
+        self.code = code
+        self.holder = holder
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a request came to.
+
+    Attributes:
+        records: what is to be stored before it is answered; none: it changes nothing.
+        member_id: of whom the answer is; gone by then if it left for good.
+        left: -1 or -2: it left; 0: it did not.
+        whole_list: whether the list is told by Kafka's rules; who names versions is told what it has not
+            heard.
+    """
+
+    records: list[records_pb2.Record]
+    member_id: str
+    left: int = 0
+    whole_list: bool = False
+
+
+def fault_of(request: ConsumerGroupHeartbeatRequest, assignors: Mapping[str, ServerAssignor]) -> str:
+    """What is wrong with a request by itself, for people; empty: nothing (conformance HQ-05 to HQ-14).
+
+    Raises:
+        Refused: it asks for an assignor that there is not, which is looked at last (HQ-15), or has an
+            expression.
+    """
+    joins = request.member_epoch == JOIN
+    faults = (
+        (not request.member_id, "member_id is empty"),
+        (not request.group_id.strip(), "group_id is empty"),
+        (
+            request.HasField("group_instance_id") and not request.group_instance_id.strip(),
+            "group_instance_id is empty",
+        ),
+        (request.HasField("rack_id") and not request.rack_id.strip(), "rack_id is empty"),
+        (joins and request.rebalance_timeout_ms <= 0, "rebalance_timeout_ms is needed to join"),
+        (
+            joins and (not request.HasField("owned") or bool(request.owned.topics)),
+            "owned must be there to join, and empty",
+        ),
+        (
+            joins and not request.HasField("topics") and not request.HasField("topic_regex"),
+            "topics or topic_regex is needed to join",
+        ),
+        (
+            request.member_epoch == AWAY and not request.HasField("group_instance_id"),
+            "only a static member leaves for a while",
+        ),
+        (request.member_epoch < AWAY, "member_epoch is below -2"),
+        (bool(request.member_seq) is not bool(request.process_id), "member_seq and process_id go together"),
+    )
+    fault = next((text for is_wrong, text in faults if is_wrong), "")
+    if not fault and request.server_assignor and request.server_assignor not in assignors:
+        text = f"there is no assignor {request.server_assignor!r}, only {', '.join(assignors)}"
+        raise Refused(error_code.UNSUPPORTED_ASSIGNOR, text)
+    if not fault and request.topic_regex:
+        text = "this version has no subscriptions by expressions; name the topics"
+        raise Refused(error_code.INVALID_REGULAR_EXPRESSION, text)
+    return fault
+
+
+def decide(
+    group: IncrementalGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    around: Surroundings,
+    new_record: Callable[[], records_pb2.Record],
+) -> Outcome:
+    """What becomes of a request; the group is not changed.
+
+    Raises:
+        Refused: it is refused.
+    """
+    decision = Decision(group, request.group_id, new_record)
+    if request.member_epoch < JOIN:
+        return _leave(decision, request, around)
+    if request.member_id not in group.members and len(group.members) >= around.max_size:
+        raise Refused(error_code.GROUP_MAX_SIZE_REACHED, f"the group has its limit of {around.max_size}")
+    turn = _Turn(decision, request, around)
+    turn.enter()
+    turn.renew()
+    turn.assign()
+    return turn.outcome()
+
+
+def remove(decision: Decision, member: Member, cause: causes.Cause, topics: Topics, *, moved: bool) -> None:
+    """A member is gone: its partitions are free, and a later request computes the target (GE-10, GE-26)."""
+    decision.remove(member.member_id, cause, clock_moved=moved)
+    decision.raise_epoch(cause, topics.hash_of(subscribed_topics(decision.group)))
+
+
+def _leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings) -> Outcome:
+    group = decision.group
+    member = _named_member(group, request)
+    if request.member_seq or member.told.is_numbered:
+        _check_join(member, request)
+    if request.member_epoch == AWAY:
+        decision.leave_for_a_while(member.member_id)
+    else:
+        cause = causes.by_member(causes.LEFT, member, around.wall_ms)
+        remove(decision, member, cause, around.topics, moved=False)
+    return Outcome(decision.records, request.member_id, request.member_epoch)
+
+
+def _named_member(group: IncrementalGroup, request: ConsumerGroupHeartbeatRequest) -> Member:
+    """The member that makes a request and does not join (conformance MI-06, SX-05, SX-06).
+
+    Raises:
+        Refused: there is none, or its static id belongs to another one.
+    """
+    if request.HasField("group_instance_id"):
+        member = group.static_member(request.group_instance_id)
+        if member is not None and member.member_id != request.member_id:
+            raise Refused(error_code.FENCED_INSTANCE_ID, "another process has the place of the instance id")
+    else:
+        member = group.members.get(request.member_id)
+    if member is None:
+        raise Refused(error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join it")
+    return member
+
+
+def _check_join(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
+    """A request belongs to the present join of its member (docs/safety.md, INC-06).
+
+    Raises:
+        Refused: it belongs to another one.
+    """
+    if (request.member_seq, request.process_id) != (member.told.member_seq, member.told.process_id):
+        raise Refused(error_code.FENCED_MEMBER_EPOCH, "the request is of another join of the member")
+
+
+class _Turn:
+    """A request that joins or stays, step by step."""
+
+    def __init__(
+        self, decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings
+    ) -> None:
+        self._decision = decision
+        self._request = request
+        self._around = around
+        self._before: Partitions = NONE
+        self._wanted_before = frozenset[str]()
+        self._is_new = False
+
+    @property
+    def _member(self) -> Member:
+        return self._decision.group.members[self._request.member_id]
+
+    # --- who it is
+
+    def enter(self) -> None:
+        """Finds the member, or takes it in.
+
+        Raises:
+            Refused: it is not what it says.
+        """
+        request, group = self._request, self._decision.group
+        if request.member_epoch != JOIN:
+            member = _named_member(group, request)
+            self._check_present(member)
+            self._wanted_before = member.told.topics
+        elif request.HasField("group_instance_id"):
+            self._enter_static(group.static_member(request.group_instance_id))
+        else:
+            self._enter_by_id(group.members.get(request.member_id))
+        self._before = self._member.assigned
+
+    def _enter_by_id(self, member: Member | None) -> None:
+        if member is None:
+            self._take_in()
+        elif self._request.member_seq or member.told.is_numbered:
+            self._enter_again(member)
+        else:
+            _check_epoch(member, self._request)
+            self._begin_anew(member)
+
+    def _enter_static(self, holder: Member | None) -> None:
+        request = self._request
+        if holder is None:
+            member = self._decision.group.members.get(request.member_id)
+            if member is None:
+                self._take_in()
+            elif request.member_seq or member.told.is_numbered:
+                self._enter_again(member)
+            else:  # Kafka does not look at its epoch here
+                self._begin_anew(member)
+        elif request.member_seq and holder.member_id == request.member_id and not holder.is_away:
+            self._enter_again(holder)
+        else:
+            self._replace(holder)
+
+    def _enter_again(self, member: Member) -> None:
+        """A join that names its number and its process (docs/safety.md, INC-07)."""
+        request = self._request
+        self._wanted_before = member.told.topics
+        if member.told.process_id != request.process_id:
+            self._replace(member)
+        elif request.member_seq < member.told.member_seq:
+            raise Refused(error_code.FENCED_MEMBER_EPOCH, "the process has joined again since")
+        elif request.member_seq > member.told.member_seq:
+            self._decision.subscribe(self._told(member.told), joined=True)
+        elif member.is_away:
+            raise Refused(error_code.FENCED_MEMBER_EPOCH, "the member has left for a while under this join")
+
+    def _replace(self, holder: Member) -> None:
+        """Another process wants the place; it is free when the holder has left for a while (SX-02, SX-14)."""
+        request = self._request
+        named = Position.from_proto(request.replaces)
+        if not holder.is_away or (request.member_seq and named != holder.joined):
+            text = "another process has the place of the static id, or of the member id"
+            raise Refused(error_code.UNRELEASED_INSTANCE_ID, text, holder.joined)
+        self._wanted_before = holder.told.topics
+        told = replace(
+            holder.told,
+            member_id=request.member_id,
+            member_seq=request.member_seq,
+            process_id=request.process_id,
+        )
+        self._decision.replace(holder.member_id, told)
+
+    def _take_in(self) -> None:
+        self._is_new = True
+        self._decision.subscribe(self._told(Told(self._request.member_id)), joined=True)
+
+    def _begin_anew(self, member: Member) -> None:
+        """A join without a number, of a member that is known, declares to work on nothing."""
+        self._wanted_before = member.told.topics
+        if member.held:
+            self._decision.subscribe(self._told(member.told), joined=True)
+
+    def _check_present(self, member: Member) -> None:
+        request = self._request
+        if member.told.is_numbered or request.member_seq:
+            _check_join(member, request)
+            if member.is_away:
+                raise Refused(error_code.FENCED_MEMBER_EPOCH, "the member has left for a while")
+            if Position.from_proto(request.version) > member.version:
+                text = "the log has lost what the member was told; give everything up and join again"
+                raise Refused(error_code.FENCED_MEMBER_EPOCH, text)
+        else:
+            _check_epoch(member, request)
+
+    # --- what it wants
+
+    def _told(self, before: Told) -> Told:
+        """What the member says now; what is absent is as before (conformance HQ-32)."""
+        request = self._request
+        return replace(
+            before,
+            group_instance_id=request.group_instance_id or before.group_instance_id,
+            rack_id=request.rack_id or before.rack_id,
+            client_id=request.client_id,
+            host=self._around.host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms or before.rebalance_timeout_ms,
+            topics=frozenset(request.topics.names) if request.HasField("topics") else before.topics,
+            topic_regex=request.topic_regex if request.HasField("topic_regex") else before.topic_regex,
+            server_assignor=request.server_assignor or before.server_assignor,
+            member_seq=request.member_seq or before.member_seq,
+            process_id=request.process_id or before.process_id,
+        )
+
+    def renew(self) -> None:
+        """Notes what it says; raises the epoch if the assignment depends on it (GE-02 to GE-18)."""
+        decision, around = self._decision, self._around
+        member = self._member
+        told = self._told(member.told)
+        if told != member.told:
+            decision.subscribe(told, joined=False)
+        changed = told.topics != self._wanted_before
+        is_first = not decision.group.target_epoch
+        if not (changed or around.topics_changed or is_first):
+            return
+        topics_hash = around.topics.hash_of(subscribed_topics(decision.group))
+        others_changed = topics_hash != decision.group.topics_hash
+        if changed or others_changed or is_first:
+            decision.raise_epoch(self._cause(changed=changed), topics_hash)
+
+    def _cause(self, *, changed: bool) -> causes.Cause:
+        at_ms = self._around.wall_ms
+        if self._is_new:
+            return causes.by_member(causes.JOINED, self._member, at_ms)
+        if changed:
+            return causes.by_member(causes.METADATA_CHANGED, self._member, at_ms)
+        return causes.topics_changed(at_ms)
+
+    # --- what it gets
+
+    def assign(self) -> None:
+        """Computes the target if that is out of date, and brings the member towards it (TA-01)."""
+        decision, request = self._decision, self._request
+        group = decision.group
+        if group.epoch > group.target_epoch:
+            name = preferred_assignor(group, next(iter(self._around.assignors)))
+            answer = self._around.assignors[name](question_of(group, self._around.topics))
+            decision.assign(name, targets_of(group, answer))
+        owned = frozenset(named_in(request.owned.topics)) if request.HasField("owned") else None
+        version = Position.from_proto(request.version) if request.member_seq else None
+        decision.reconcile(request.member_id, Report(owned, version))
+
+    def outcome(self) -> Outcome:
+        """What it came to. By Kafka's rules a list is told to who joins, asks for all, or has another one."""
+        request = self._request
+        is_full = (
+            request.HasField("rebalance_timeout_ms")
+            and request.HasField("owned")
+            and (request.HasField("topics") or request.HasField("topic_regex"))
+        )
+        whole_list = request.member_epoch == JOIN or is_full or self._member.assigned != self._before
+        return Outcome(self._decision.records, request.member_id, whole_list=whole_list)
+
+
+def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
+    """Judges a request by its epoch, as Kafka does (conformance MI-07 to MI-13).
+
+    Raises:
+        Refused: it is neither the present one, nor the one before with a list that lies within what it has.
+    """
+    epoch = request.member_epoch
+    if epoch == member.epoch:
+        return
+    owned = request.owned.topics
+    within = (
+        request.HasField("owned")
+        and member.assigned.issuperset(named_in(owned))
+        and {topic for topic, _ in member.assigned}.issuperset(entry.topic for entry in owned)
+    )
+    if epoch > member.epoch or epoch != member.previous_epoch or not within:
+        raise Refused(error_code.FENCED_MEMBER_EPOCH, f"the member is at epoch {member.epoch}; join again")

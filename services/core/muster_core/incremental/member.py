@@ -1,0 +1,158 @@
+"""A member of an incremental group, as the log has it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from muster_protos.muster.log.v1 import incremental_pb2
+
+from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
+from muster_core.position import NOWHERE, Position
+
+AWAY = -2
+"""Epoch of a static member that left for a while."""
+
+NO_EPOCH = -1
+"""Previous epoch of a member that no step was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a member said of itself.
+
+    Attributes:
+        member_id: its id.
+        group_instance_id: its static id; empty: dynamic.
+        rack_id: where it runs; empty: not known.
+        client_id: its client id.
+        host: its address.
+        rebalance_timeout_ms: how long it may take to give partitions back.
+        topics: what it subscribes to by name.
+        topic_regex: what it subscribes to by an expression; empty: nothing.
+        server_assignor: what it prefers; empty: nothing.
+        member_seq: number of its join; 0: none.
+        process_id: process that joined; empty: not known.
+    """
+
+    member_id: str
+    group_instance_id: str = ""
+    rack_id: str = ""
+    client_id: str = ""
+    host: str = ""
+    rebalance_timeout_ms: int = 0
+    topics: frozenset[str] = frozenset()
+    topic_regex: str = ""
+    server_assignor: str = ""
+    member_seq: int = 0
+    process_id: bytes = b""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it names its joins and what it has heard (docs/safety.md, INC-05)."""
+        return self.member_seq > 0
+
+    def is_same_join(self, other: "Told") -> bool:
+        """Whether both are of one join of one process."""
+        return (self.member_seq, self.process_id) == (other.member_seq, other.process_id)
+
+    def to_record(self) -> incremental_pb2.IncrementalMember:
+        """This as a part of a record."""
+        return incremental_pb2.IncrementalMember(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            host=self.host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            topics=sorted(self.topics),
+            topic_regex=self.topic_regex,
+            server_assignor=self.server_assignor,
+            member_seq=self.member_seq,
+            process_id=self.process_id,
+        )
+
+    @classmethod
+    def of_record(cls, record: incremental_pb2.IncrementalMember) -> "Told":
+        """What a record says."""
+        return cls(
+            record.member_id,
+            record.group_instance_id,
+            record.rack_id,
+            record.client_id,
+            record.host,
+            record.rebalance_timeout_ms,
+            frozenset(record.topics),
+            record.topic_regex,
+            record.server_assignor,
+            record.member_seq,
+            record.process_id,
+        )
+
+
+class Held(NamedTuple):
+    """How a member has a partition.
+
+    Attributes:
+        token: record that gave it.
+        taken: record that took it away; nowhere: none did, and the member may work on it.
+    """
+
+    token: Position
+    taken: Position = NOWHERE
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member. Never changed: a record puts another one in its place.
+
+    Attributes:
+        told: what it said of itself.
+        epoch: to which it was brought; `AWAY`: it left for a while.
+        previous_epoch: that before the last step; Kafka's rules accept it where an answer may have been lost.
+        waits: others still have something of its target.
+        joined: record of its join.
+        version: record that last changed what it was told.
+        held: what it has, given back or not.
+        target: what it should have.
+        commit_seq: number of its last acknowledged commit; 0: none.
+    """
+
+    told: Told
+    epoch: int = 0
+    previous_epoch: int = NO_EPOCH
+    waits: bool = False
+    joined: Position = NOWHERE
+    version: Position = NOWHERE
+    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    target: Partitions = NONE
+    commit_seq: int = 0
+
+    @property
+    def member_id(self) -> str:
+        """Its id."""
+        return self.told.member_id
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it left for a while."""
+        return self.epoch == AWAY
+
+    @cached_property
+    def pending(self) -> Partitions:
+        """What was taken from it and is not given back."""
+        return frozenset(partition for partition, held in self.held.items() if held.taken != NOWHERE)
+
+    @cached_property
+    def assigned(self) -> Partitions:
+        """What it may work on."""
+        return frozenset(partition for partition, held in self.held.items() if held.taken == NOWHERE)
+
+    @property
+    def last_taken(self) -> Position:
+        """Newest record that took something that it has not given back; nowhere: it owes nothing."""
+        return max((held.taken for held in self.held.values()), default=NOWHERE)
+
+    def with_told(self, told: Told) -> "Member":
+        """This member, after it said something else."""
+        return replace(self, told=told)

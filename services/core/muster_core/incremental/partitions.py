@@ -1,0 +1,32 @@
+"""Sets of partitions, and how messages name them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from muster_protos.muster.v1 import common_pb2
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""Name of the topic and number of the partition."""
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+
+NONE: Partitions = frozenset()
+
+
+def named_in(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[TopicPartition]:
+    """The partitions that a message names."""
+    for entry in topics:
+        for number in entry.partitions:
+            yield entry.topic, number
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
+    """Partitions as a message names them: topics by name, numbers ascending."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, number in partitions:
+        numbers[topic].append(number)
+    return [
+        common_pb2.TopicPartitions(topic=topic, partitions=sorted(some))
+        for topic, some in sorted(numbers.items())
+    ]
