@@ -7,7 +7,7 @@ from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.config import GroupConfig
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 DELAY_MS = 100
 SESSION_MS = 10_000
@@ -210,7 +210,12 @@ def error_of(answer: GroupResponse) -> int:
     """The error of a call about one group."""
     if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
         return answer.topics[0].partitions[0].error_code
-    if isinstance(answer, coordinator_pb2.OffsetFetchResponse | coordinator_pb2.DescribeGroupsResponse):
+    if isinstance(
+        answer,
+        coordinator_pb2.OffsetFetchResponse
+        | coordinator_pb2.DescribeGroupsResponse
+        | incremental_pb2.ConsumerGroupDescribeResponse,
+    ):
         return answer.groups[0].error_code
     if isinstance(answer, coordinator_pb2.DeleteGroupsResponse):
         return answer.results[0].error_code

@@ -34,7 +34,7 @@ Answer = dict[str, Any]
 VECTORS = Path(__file__).parent / "vectors" / "incremental.json"
 EXPRESSIONS = "expressions"
 DIFFERENCES = {
-    EXPRESSIONS: "a subscription by an expression is refused (128): nothing matches expressions yet (RX-01 to RX-09)"
+    EXPRESSIONS: "a subscription by an expression is refused (128): nothing matches them yet (RX-01 to RX-09)"
 }
 """The differences that a script may need, by name."""
 
@@ -320,11 +320,12 @@ def summary(verdicts: Sequence[IncrementalVerdict]) -> str:
     """One line of totals, and one for each difference that was needed."""
     failed = sum(not verdict.matches for verdict in verdicts)
     needed = [verdict.needed for verdict in verdicts if verdict.needed]
+    same = len(verdicts) - failed - len(needed)
     lines = [
-        f"{len(verdicts)} scripts of incremental groups: {len(verdicts) - failed - len(needed)} with the same "
-        f"answers in the same steps, {len(needed)} with named differences, {failed} that differ"
+        f"{len(verdicts)} scripts of incremental groups: {same} with the same answers in the same steps, "
+        f"{len(needed)} with named differences, {failed} that differ"
     ]
-    lines += [
-        f"  {needed.count(name):4} × {name}: {text}" for name, text in DIFFERENCES.items() if name in needed
-    ]
+    for name, text in DIFFERENCES.items():
+        if name in needed:
+            lines.append(f"  {needed.count(name):4} × {name}: {text}")
     return "\n".join(lines)

@@ -504,3 +504,17 @@ def _committed(cluster: VirtualShard, request: coordinator_pb2.OffsetCommitReque
     answer = cluster.ask(request)
     assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     return answer.topics[0].partitions[0].error_code
+
+
+def test_a_process_that_left_for_a_while_comes_back_as_itself() -> None:
+    cluster = incremental_shard()
+    static = NumberedMember(cluster, "a", instance="i")
+    static.join()
+    static.leave(AWAY)
+    other = NumberedMember(cluster, "b")
+    other.join()
+    assert static.join(again=True).error_code == FENCED  # a late copy of the join before
+    answer = static.join()
+    assert answer.member_epoch > 0
+    assert len(static.has) == 2
+    assert not static.beat(static.has).error_code

@@ -35,14 +35,16 @@ def _subscribed(
     if member is None:
         group.put(Member(told, joined=position, version=position))
     elif record.joined:
-        group.put(_begun_anew(member, told, position))
+        group.put(_begun_anew(group, member, told, position))
     else:
         _forget_instance(group, member, told)
         group.put(member.with_told(told))
 
 
-def _begun_anew(member: Member, told: Told, position: Position) -> Member:
+def _begun_anew(group: IncrementalGroup, member: Member, told: Told, position: Position) -> Member:
     """A new life: what was to be given back is free, and the rest is given anew."""
+    if member.is_away and told.is_numbered:
+        member = replace(member, epoch=group.target_epoch, waits=True)
     held = {partition: Held(position) for partition, one in member.held.items() if one.taken == NOWHERE}
     return replace(member, told=told, held=held, joined=position, version=position, commit_seq=0)
 
@@ -103,8 +105,10 @@ def _instance_moved(
 ) -> None:
     member = group.members[record.old_member_id]
     group.remove(record.old_member_id)
-    anew = _begun_anew(member, Told.of_record(record.member), position)
-    group.put(replace(anew, epoch=0, previous_epoch=0))
+    anew = _begun_anew(group, member, Told.of_record(record.member), position)
+    if not anew.told.is_numbered:  # as in Kafka, where a join gives up everything and gets its target
+        anew = replace(anew, epoch=0, previous_epoch=0)
+    group.put(anew)
 
 
 def _removed(group: IncrementalGroup, _: Position, record: incremental_pb2.MemberRemoved) -> None:

@@ -252,7 +252,7 @@ class _Turn:
                 self._enter_again(member)
             else:  # Kafka does not look at its epoch here
                 self._begin_anew(member)
-        elif request.member_seq and holder.member_id == request.member_id and not holder.is_away:
+        elif holder.member_id == request.member_id and (request.member_seq or holder.told.is_numbered):
             self._enter_again(holder)
         else:
             self._replace(holder)
