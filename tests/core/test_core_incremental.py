@@ -138,6 +138,7 @@ def test_another_process_waits_until_the_holder_has_left() -> None:
     assert refused.error_code == TAKEN
     named = Position.from_proto(refused.holder)
     assert named > NOWHERE
+    assert newcomer.join(again=True, replaces=named).error_code == TAKEN  # it is there
     before = dict(holder.owned)
     assert holder.leave(AWAY).member_epoch == AWAY
     assert newcomer.join(again=True).error_code == TAKEN  # it has not said whom it replaces
@@ -286,17 +287,21 @@ def test_who_does_not_give_back_in_time_is_removed() -> None:
 
 
 def test_a_deadline_ends_with_what_it_was_for() -> None:
-    cluster, first, second = two()
+    cluster, first, second = two(6)
     first.beat(first.has)
-    cluster.advance(29_000)
-    first.beat(first.has)  # in time
     third = NumberedMember(cluster, "c")
     third.join()
+    cluster.advance(29_000)
+    first.beat(first.has)  # in time; something else is taken with the same record
+    assert incremental_of(cluster).members["a"].pending
     second.beat(())
-    second.beat(second.has)
-    first.beat(first.has)  # something else is taken now
+    third.beat(())
     cluster.advance(2_000)
     assert not first.beat().error_code
+    cluster.advance(27_000)
+    assert not first.beat().error_code
+    cluster.advance(2_000)
+    assert first.beat().error_code == error_code.UNKNOWN_MEMBER_ID
 
 
 def test_a_deadline_begins_anew_after_a_load() -> None:
@@ -405,6 +410,10 @@ def test_without_the_feature_nothing_is_written() -> None:
     member = NumberedMember(cluster, "a")
     count = len(cluster.log)
     assert member.join().error_code == error_code.UNSUPPORTED_VERSION
+    assert len(cluster.log) == count
+    commit = coordinator_pb2.OffsetCommitRequest(group_id=GROUP, member_epoch=-1)
+    commit.topics.add(name="t").partitions.add(partition=0, offset=7, leader_epoch=-1)
+    assert _committed(cluster, commit) == error_code.UNSUPPORTED_VERSION
     assert len(cluster.log) == count
     assert not cluster.shard.groups
 

@@ -33,14 +33,16 @@ def incremental_shard(
     """A shard that serves incremental groups, with topic `t`."""
     cluster = VirtualShard(config, records, FEATURES)
     cluster.shard.live_in(Room(assignors=assignors))
-    tell_partitions(cluster, partitions)
+    tell_partitions(cluster, partitions, frozenset())
     return cluster
 
 
-def tell_partitions(cluster: VirtualShard, partitions: int) -> None:
-    """Topic `t` has so many partitions from now on."""
+def tell_partitions(
+    cluster: VirtualShard, partitions: int, changed: frozenset[str] = frozenset({"t"})
+) -> None:
+    """Topic `t` has so many partitions from now on; after a load nobody says what changed."""
     catalog = Catalog(2 + partitions, {"t": partitions}, {}, {"t": 2})
-    cluster.feed(TopicsChanged(frozenset({"t"}), catalog=catalog))
+    cluster.feed(TopicsChanged(changed, catalog=catalog))
 
 
 def incremental_of(cluster: VirtualShard, group_id: str = GROUP) -> IncrementalGroup:

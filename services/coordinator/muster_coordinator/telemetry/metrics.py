@@ -36,10 +36,19 @@ NOT_REJOINED = "not_rejoined"
 HEARTBEAT = CALL_NAMES[coordinator_pb2.HeartbeatResponse]
 _CALLS = tuple(CALL_NAMES.values())
 _OF_THE_CATALOG = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS", "POLICY_VIOLATION")
+_OF_INCREMENTAL_GROUPS = (
+    "UNSUPPORTED_VERSION",
+    "FENCED_MEMBER_EPOCH",
+    "UNRELEASED_INSTANCE_ID",
+    "UNSUPPORTED_ASSIGNOR",
+    "STALE_MEMBER_EPOCH",
+    "INVALID_REGULAR_EXPRESSION",
+)
+"""No call that is served answers them yet."""
 _CODES = tuple(
     code
     for name in common_pb2.ErrorCode.DESCRIPTOR.values_by_name
-    if (code := name.removeprefix("ERROR_CODE_")) not in _OF_THE_CATALOG
+    if (code := name.removeprefix("ERROR_CODE_")) not in (*_OF_THE_CATALOG, *_OF_INCREMENTAL_GROUPS)
 )
 _CAUSES = tuple(
     name.removeprefix("REBALANCE_CAUSE_KIND_").lower()

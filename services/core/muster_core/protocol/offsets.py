@@ -17,6 +17,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
+from muster_core.features import Feature
 from muster_core.incremental.target import subscribed_topics
 from muster_core.protocol.commit_bounds import NOTHING, CommitBounds
 from muster_core.protocol.context import IN_QUARANTINE, ShardContext
@@ -78,6 +79,10 @@ class Offsets:
 
     def commit(self, call: Request, request: OffsetCommitRequest) -> None:
         """Answers when the log has the commit."""
+        if request.HasField("member_epoch") and Feature.INCREMENTAL_GROUPS not in self._context.features:
+            text = f"member_epoch needs the feature {Feature.INCREMENTAL_GROUPS}"
+            self._context.refuse(call.call_id, error_code.UNSUPPORTED_VERSION, text)
+            return
         group = self._context.groups.get(request.group_id)
         if group is None:
             if request.HasField("member_epoch") and request.member_epoch >= 0:
