@@ -25,10 +25,10 @@ from redis.asyncio import Redis
 pytestmark = pytest.mark.cluster
 
 GROUP = "progress"
-PARTITIONS = 150
+PARTITIONS = 80  # of WORDS each: a snapshot has two parts
 WITHIN_SECONDS = 60.0
 SETTINGS = {"MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": "100", "MUSTER_SHARD_LOG_RETENTION_MS": "1"}
-WORDS = "w" * 4_000  # so that a snapshot has several parts
+WORDS = "w" * 4_000
 
 
 class Writer:
