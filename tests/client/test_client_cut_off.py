@@ -134,16 +134,7 @@ async def as_worker(tale: Tale) -> None:
             await asyncio.sleep(0)
             tale.at_work.remove(p)
 
-    await muster.arun(
-        work,
-        group="g",
-        topic="t",
-        partitions=3,
-        servers=tale.servers,
-        stop=stop,
-        session=tale.session,
-        **FAST,
-    )
+    await _run_until(stop, work, tale)
 
 
 async def as_thread(tale: Tale) -> None:
@@ -160,6 +151,11 @@ async def as_thread(tale: Tale) -> None:
         finally:
             tale.at_work.remove(p)
 
+    await _run_until(stop, work, tale)
+
+
+async def _run_until(stop: asyncio.Event, work: Any, tale: Tale) -> None:
+    """Works on the three partitions of a topic."""
     await muster.arun(
         work,
         group="g",

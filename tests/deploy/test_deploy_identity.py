@@ -1,40 +1,30 @@
 """The component for tokens of service accounts: what the pods get, and that it makes settings."""
 
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
+from deploy.rendering import Manifest, render
 from muster_runtime.rpc.identity.settings import IdentitySettings
 from muster_runtime.settings import load
 
-K8S = Path(__file__).resolve().parents[2] / "k8s"
 NAMED = ("muster-coordinator", "muster-discovery")
 
 
-def rendered(folder: Path) -> list[dict[str, Any]]:
+def rendered() -> list[Manifest]:
     """The overlay `test` with the component; skips where there is nothing that renders."""
-    if shutil.which("kustomize"):
-        command = ["kustomize", "build"]
-    elif shutil.which("kubectl"):
-        command = ["kubectl", "kustomize"]
-    else:
-        pytest.skip("there is neither kustomize nor kubectl on the path: install one of them to render k8s/")
-    overlay = Path(shutil.copytree(K8S, folder / "k8s")) / "overlays" / "test"
-    kustomization = overlay / "kustomization.yaml"
-    content = yaml.safe_load(kustomization.read_text("utf-8"))
+    return render("test", _with_tokens)
+
+
+def _with_tokens(kustomization: str) -> str:
+    content = yaml.safe_load(kustomization)
     content["components"].append("../../components/service-account-tokens")
-    kustomization.write_text(yaml.safe_dump(content), "utf-8")
-    done = subprocess.run([*command, str(overlay)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return yaml.safe_dump(content)
 
 
 def test_tokens_of_service_accounts_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifests = rendered(tmp_path)
+    manifests = rendered()
     for manifest in manifests:
         kubernetes_validate.validate(manifest, "1.34", strict=True)
     workloads = [one for one in manifests if one["kind"] in ("Deployment", "StatefulSet")]

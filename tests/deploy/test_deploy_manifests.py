@@ -1,26 +1,21 @@
 """The manifests of k8s/: valid for the API, and what a pod of Muster must have."""
 
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import kubernetes_validate
 import pytest
 import yaml
+from deploy.rendering import K8S, Manifest, read, render
 from muster_coordinator.settings import FaultSettings
 from muster_coordinator.telemetry import metrics
 from muster_runtime.settings import load
 from muster_server.roles import settings_classes
 
-Manifest: TypeAlias = dict[str, Any]
-
 ROOT = Path(__file__).resolve().parents[2]
-K8S = ROOT / "k8s"
 OVERLAYS = ("dev", "test", "production", "production with monitoring")
 API_VERSIONS = ("1.30", "1.34")
 """The oldest one that is promised, and the one that tests/deploy/e2e.sh was run on."""
@@ -49,31 +44,16 @@ SOURCES = sorted(
 """Files that are whole without a patch: they are looked at also where nothing renders."""
 
 
-def read(text: str) -> list[Manifest]:
-    """The documents of a YAML stream."""
-    return [document for document in yaml.safe_load_all(text) if document]
-
-
 @cache
 def rendered(overlay: str) -> list[Manifest]:
     """What `kubectl apply -k` would apply; skips where there is nothing that renders."""
-    if shutil.which("kustomize"):
-        command = ["kustomize", "build"]
-    elif shutil.which("kubectl"):
-        command = ["kubectl", "kustomize"]
-    else:
-        pytest.skip("there is neither kustomize nor kubectl on the path: install one of them to render k8s/")
     name, _, monitoring = overlay.partition(" with ")
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(shutil.copytree(K8S, Path(folder) / "k8s")) / "overlays" / name
-        if monitoring:
-            kustomization = copy / "kustomization.yaml"
-            text = kustomization.read_text("utf-8")
-            assert "# - ../../components/monitoring" in text
-            kustomization.write_text(text.replace("# - ../../comp", "- ../../comp"), "utf-8")
-        done = subprocess.run([*command, str(copy)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return read(done.stdout)
+    return render(name, _with_monitoring if monitoring else str)
+
+
+def _with_monitoring(kustomization: str) -> str:
+    assert "# - ../../components/monitoring" in kustomization
+    return kustomization.replace("# - ../../comp", "- ../../comp")
 
 
 def validate(manifest: Manifest) -> None:
