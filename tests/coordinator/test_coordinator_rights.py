@@ -9,6 +9,7 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, owns
 from coordinator.session_client import Session, call
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
+from muster_coordinator.settings import GroupSettings
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.rpc.quotas import QuotaSettings
@@ -352,6 +353,28 @@ async def test_no_quota_says_to_who_may_nothing_whether_a_group_exists(
     for number in range(2 * CREATION_BURST_S):
         assert (await nobody.join(f"not-there-{number}")).error_code == NO_GROUP
     assert (await nobody.join("there")).error_code == NO_GROUP
+
+
+async def test_what_may_be_done_after_its_answer_is_told_so(cluster: MemoryCluster, tmp_path: Path) -> None:
+    (tmp_path / "access.toml").write_text(RULES)
+    trust = NamedCallers.with_rules(tmp_path / "access.toml")
+    group = GroupSettings(initial_rebalance_delay_ms=0, append_timeout_ms=1_000)
+    coordinator = await cluster.add("c1", trust=trust, group=group)
+    await owns(coordinator, SHARDS)
+    operator = cluster.caller(coordinator, "operator")
+    await operator.stub.OffsetCommit(commits("t"), timeout=60)
+    delete = coordinator_pb2.DeleteGroupsRequest(group_ids=["mine-1"])
+    with capture_logs() as lines:
+        cluster.store.stopped = True
+        (result,) = (await operator.stub.DeleteGroups(delete, timeout=60)).results
+        cluster.store.stopped = False
+    assert result.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert [line["outcome"] for line in lines if line["event"] == "audit"] == ["unknown"]
+
+    async def deleted() -> bool:
+        return await operator.fetch("mine-1") == [(error_code.NONE, -1)]
+
+    await until(deleted)
 
 
 @pytest.mark.parametrize("on_stream", [False, True])

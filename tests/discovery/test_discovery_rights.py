@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ class Asked:
         self.discovery = discovery
         self._stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
 
-    def call(self, who: str, method: str, request: Any) -> Any:
-        return getattr(self._stub, method)(request, timeout=60, metadata=((HEADER, who),))
+    def call(self, who: str, method: str, request: Any, timeout_s: float = 60) -> Any:
+        return getattr(self._stub, method)(request, timeout=timeout_s, metadata=((HEADER, who),))
 
 
 @pytest.fixture
@@ -163,6 +164,20 @@ async def test_a_topic_is_changed_by_who_may(asked: Asked, name: str) -> None:
     else:
         assert told == [(method, "owner", ["topic:t1"], "done") for method in changes]
     assert len(asked.metadata.changes) == (0 if name == "u" else 3)
+
+
+async def test_a_change_that_was_not_answered_in_time_is_told_as_one_that_may_be_made(asked: Asked) -> None:
+    asked.metadata.answers.clear()
+    with capture_logs() as lines:
+        request = discovery_pb2.DeleteTopicRequest(name="t1")
+        call = asked.call("owner", "DeleteTopic", request, timeout_s=2)
+        with suppress(grpc.aio.AioRpcError):  # or COORDINATOR_NOT_AVAILABLE, where that comes first
+            await call
+        told = await until(lambda: [line for line in lines if line["event"] == "audit"])
+    assert asked.metadata.changes
+    assert [(t["action"], t["what"], t["outcome"]) for t in told] == [
+        ("DeleteTopic", ["topic:t1"], "unknown")
+    ]
 
 
 async def test_who_leaves_before_a_topic_is_changed_is_told_of_all_the_same(asked: Asked) -> None:

@@ -116,3 +116,11 @@ def test_all_identities_together_are_bounded_and_so_is_what_is_remembered(
         refuse(trail)
     assert len(told) == BURST_OF_ALL
     assert len(trail._of) == IDENTITIES_MAX
+
+
+def test_failures_hide_nothing_that_may_be_done(trail: Trail) -> None:
+    be("ann")
+    with capture_logs() as lines:
+        for error in ["UNKNOWN_TOPIC_OR_PARTITION"] * 2 * BURST + ["COORDINATOR_NOT_AVAILABLE"]:
+            trail.done("DeleteTopic", ["topic:t"], "10.0.0.9", {"topic:t": f"ERROR_CODE_{error}"})
+    assert [line["outcome"] for line in lines] == ["failed"] * BURST + ["unknown"]

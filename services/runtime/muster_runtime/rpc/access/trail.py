@@ -18,6 +18,8 @@ EVERY_S = 10.0
 """After a burst one is told so often, with how many were not; of all together:"""
 EVERY_S_OF_ALL = 0.1
 IDENTITIES_MAX = 1_024
+_UNKNOWN = frozenset({"ERROR_CODE_COORDINATOR_NOT_AVAILABLE"})
+"""Errors of calls that may be carried out all the same, after their answer."""
 
 log = structlog.get_logger()
 
@@ -79,8 +81,13 @@ class Trail:
         caller = current_identity() if who is None else who
         if len(errors) < len(what):
             self._tell(caller, action, what, where, "done", errors=errors)
-        elif (untold := self._told_before(caller.name)) is not None:
-            self._tell(caller, action, what, where, "failed", errors=errors, untold=untold)
+            return
+        is_unknown = not _UNKNOWN.isdisjoint(errors.values())
+        # Counted apart: with failures, which cost nothing, nobody hides what may be done.
+        untold = self._told_before(f"{caller.name}\0" if is_unknown else caller.name)
+        if untold is not None:
+            outcome = "unknown" if is_unknown else "failed"
+            self._tell(caller, action, what, where, outcome, errors=errors, untold=untold)
 
     def refused(self, action: str, what: str, where: str, why: Callable[[], str]) -> None:
         """A call, or a part of one, was refused.
