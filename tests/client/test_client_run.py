@@ -454,6 +454,52 @@ async def test_a_process_forked_from_a_connected_one_is_refused_before_it_harms_
     assert (before, during, after) == ("0", "3", "0")
 
 
+CHILDREN = """
+import gc, multiprocessing, os, signal, sys, muster
+
+children = multiprocessing.get_context("fork")
+
+def work(p):
+    if p.number:
+        p.wait_ending()
+        return
+    codes = set()
+    for n in range(20):
+        ended, waiting = children.Process(target=gc.collect), children.Process(target=signal.pause)
+        for child in (ended, waiting):
+            child.start()
+        waiting.terminate()
+        for child in (ended, waiting):
+            child.join(30)
+        codes.add((ended.exitcode, waiting.exitcode))
+        if codes != {(0, -15)} or p.is_ending:
+            break
+        p.commit(n + 1)
+    print(codes, p.is_ending, flush=True)
+    waiting.kill()
+    os.kill(os.getpid(), signal.SIGTERM)
+    p.wait_ending()
+
+muster.run(work, group="g", topic="t", partitions=3, servers=sys.argv[1])
+print("stopped in order", flush=True)
+"""
+
+
+async def test_children_are_stopped_without_their_worker(cluster: ScriptedCluster) -> None:
+    """As those of a `multiprocessing.Pool`, which is ended with SIGTERM to each of them."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CHILDREN, cluster.address), env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert out.decode().splitlines() == ["{(0, -15)} False", "stopped in order"]
+    assert process.returncode == 0
+
+
 async def test_the_raw_member_needs_no_client(cluster: ScriptedCluster) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,

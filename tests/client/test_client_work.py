@@ -15,6 +15,7 @@ from client.client_scripted import ScriptedCluster, commit_answer
 from client.work_fleet import fleet
 from kit.waiting import until, until_equal
 from muster import TopicPartition
+from muster._work.marks import Marks
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
@@ -562,6 +563,34 @@ async def test_what_the_log_does_not_take_is_parked_in_the_process(
         await a.until("Heartbeat", len(a.requests("Heartbeat")) + 2)
     assert attempts == {0: [1], 1: [1], 2: [1]}
     assert "that t-1 is parked cannot be stored" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["[" * 4_000, "[1]", ""], ids=["deep", "a-list", "empty"])
+async def test_a_mark_that_nobody_of_ours_wrote_is_said_and_obeyed_until_it_is_released(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """Whoever may commit can write one, with any offset as its time."""
+    a = cluster.coordinators[0]
+    a.offsets["parked/t", 1], a.metadata["parked/t", 1] = 1 << 62, text
+    async with fleet(cluster, _async_work):
+        await until(lambda: f"t-1 is parked since {1 << 62} ms" in caplog.text)
+        async with muster.Cluster(cluster.address) as connection:
+            await connection.release_partitions("g", [TopicPartition("t", 1)])
+        await until_equal(lambda: a.offsets, {("t", n): 1 for n in range(3)})
+
+
+async def test_what_fails_beside_the_work_ends_the_program_and_leaves_no_partition_without_work(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(*_: object) -> None:
+        raise OSError("no more files")
+
+    monkeypatch.setattr(Marks, "of", fails)
+    with pytest.raises(muster.WorkFailed, match="OSError: no more files"):
+        async with fleet(cluster, _async_work):
+            await asyncio.sleep(60)
+    assert "cannot be worked on" in caplog.text
+    assert cluster.coordinators[0].requests("LeaveGroup")
 
 
 async def test_a_blocked_event_loop_is_named_with_where_it_stands(

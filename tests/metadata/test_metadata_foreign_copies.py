@@ -18,6 +18,7 @@ from muster_metadata.log.damage import damage_is_repaired, report_damage
 from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.states import Held, Repaired
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.reply import NodeReply
 from muster_protos.muster.internal.v1 import metadata_pb2
 from structlog.testing import capture_logs
 
@@ -225,3 +226,29 @@ async def test_damage_that_is_met_again_and_again_is_said_rarely(monkeypatch: py
     assert [said(1), said(2), said(1, snapshot=True)] == [1, 0, 0]
     now_ms += 600_000
     assert [said(1), said(2)] == [1, 1]
+
+
+async def test_a_copy_that_another_instance_has_put_in_place_accuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with metadata_cluster(tmp_path, 3, shards=1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 5)
+        first = cluster[0].server.metadata.quorum.nodes[0]
+        copied, taken = first.copied, list[str]()
+
+        async def answer(shard: int, id_: str) -> NodeReply:
+            if not taken:
+                async with cluster.client(0) as client:
+                    await client.delete(f"muster:{{{shard}}}:copy")
+                taken.append(id_)
+            return await copied(shard, id_)
+
+        monkeypatch.setattr(first, "copied", answer)
+        with capture_logs() as said:
+            async with cluster.client(0) as client:
+                await client.flushall()
+            await until(lambda: taken, "the node is filled")
+            await until(lambda: cluster.level(0), "it has the log again")
+        assert [one for one in said if one["event"] == "log_node_damaged"] == []

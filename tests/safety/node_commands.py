@@ -1,11 +1,13 @@
 """Operators' commands hit one node after the other under load: nothing acknowledged is lost (LOG-31, LOG-66).
 
 FLUSHDB and FLUSHALL, also again while the node is filled, SWAPDB, CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, no
-memory, a server that stops and goes on, one that restarts, and one that restarts with an old file. After each
-of them another writer claims the log while one of the other nodes is away.
+memory, keys that are evicted, REPLICAOF another node, BGREWRITEAOF, SHUTDOWN NOSAVE, a server that stops and
+goes on, one that restarts, one that restarts with an old file, and one that ran without any. After each
+another writer claims the log while another node is away.
 """
 
 import asyncio
+import contextlib
 import secrets
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -16,6 +18,7 @@ from kit.metadata.metadata_instances import Instance, MetadataCluster, Writer, m
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 Fault = Callable[[MetadataCluster, int], Awaitable[None]]
 _AGAIN = (
@@ -80,6 +83,60 @@ async def restarted_with_an_old_file(cluster: MetadataCluster, index: int) -> No
     await restarted(cluster, index)
 
 
+async def evicting(cluster: MetadataCluster, index: int) -> None:
+    """Removes keys of its own choice to have memory."""
+    async with cluster.client(index) as client:
+        await client.config_set("maxmemory-policy", "allkeys-random")
+        for _ in range(20):
+            used = int((await client.info("memory"))["used_memory"])
+            await client.config_set("maxmemory", used - 5_000)
+            await asyncio.sleep(0.1)
+            await client.config_set("maxmemory", 0)
+            await asyncio.sleep(0.1)
+        await client.config_set("maxmemory-policy", "noeviction")
+
+
+async def copy_of_another(cluster: MetadataCluster, index: int) -> None:
+    """Is made a replica of another node, then a server of its own again, and is emptied at last."""
+    other = cluster.nodes[(index + 1) % len(cluster.nodes)]
+    async with cluster.client(index) as client:
+        await client.replicaof("127.0.0.1", other.port)
+
+        async def copied() -> bool:
+            return str((await client.info("replication")).get("master_link_status")) == "up"
+
+        await until(copied, "it has all that the other one has")
+        await asyncio.sleep(1.0)
+        await client.replicaof("NO", "ONE")
+        await asyncio.sleep(1.0)
+        await client.flushall()
+
+
+async def rewritten(cluster: MetadataCluster, index: int) -> None:
+    """Writes its file anew, and crashes meanwhile."""
+    await command("BGREWRITEAOF")(cluster, index)
+    await restarted(cluster, index)
+
+
+async def shut_down(cluster: MetadataCluster, index: int) -> None:
+    """Is told to end without saving, and started again."""
+    with contextlib.suppress(RedisConnectionError):
+        await command("SHUTDOWN", "NOSAVE", "NOW")(cluster, index)
+    await restarted(cluster, index)
+
+
+async def without_a_file(cluster: MetadataCluster, index: int) -> None:
+    """Is started with `appendonly no`, loses what it gets meanwhile, and is started as before."""
+    node = cluster.nodes[index]
+    await node.kill()
+    as_before = node._configuration
+    node._configuration = lambda: as_before().replace("appendonly yes", "appendonly no")
+    await node.start()
+    await asyncio.sleep(2.0)
+    node._configuration = as_before
+    await restarted(cluster, index)
+
+
 FAULTS: dict[str, Fault] = {
     "FLUSHDB": command("FLUSHDB"),
     "FLUSHALL while it is filled": flushed_while_it_is_filled,
@@ -89,6 +146,11 @@ FAULTS: dict[str, Fault] = {
     "CLIENT KILL": command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
     "SCRIPT FLUSH": command("SCRIPT", "FLUSH"),
     "no memory": no_memory,
+    "keys are evicted": evicting,
+    "REPLICAOF": copy_of_another,
+    "BGREWRITEAOF": rewritten,
+    "SHUTDOWN NOSAVE": shut_down,
+    "without a file": without_a_file,
     "stopped": stopped,
     "restarted": restarted,
     "restarted with an old file": restarted_with_an_old_file,

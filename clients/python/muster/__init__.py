@@ -20,7 +20,11 @@ of them.
 """
 
 import importlib
+import os
 import typing
+
+# What gRPC does at a fork lets children crash that never use it. It reads this when it is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if typing.TYPE_CHECKING:
     from muster import assignors

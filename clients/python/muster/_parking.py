@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from muster_protos.limits import ID_MAX_BYTES, NAME_MAX_CHARACTERS, PARKED_PREFIX, topic_of
 
@@ -9,6 +10,14 @@ from muster._values import Committed, TopicPartition
 
 REASON_MAX_CHARACTERS = 500
 """What is kept of the reason, so that it fits into a commit's metadata whatever its characters are."""
+
+
+def when(at_ms: int) -> str:
+    """Unix time in ms as a date and time in UTC; what is no date as it is."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # beyond what a date can say
+        return f"{at_ms} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,6 @@ def decode(mark: TopicPartition, found: Committed) -> Parked:
     try:
         said = json.loads(found.metadata)
         texts = {name: str(said.get(name, "")) for name in ("reason", "member_id", "version")}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         texts = {"reason": found.metadata, "member_id": "", "version": ""}
     return Parked(owned_as(mark), since_ms=found.offset, **texts)

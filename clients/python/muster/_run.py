@@ -148,7 +148,7 @@ async def arun(
             finally:
                 try:
                     await runner.drain()
-                except asyncio.CancelledError:
+                except BaseException:
                     member.begin_close("the program was stopped at once")  # when its work has ended
                     raise
                 await member.close("the work failed" if runner.failure else "the program stopped")

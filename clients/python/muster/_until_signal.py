@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -15,6 +17,9 @@ from muster._errors import ClusterUnavailable
 from muster._values import Topic
 
 log = logging.getLogger("muster")
+
+_replaced: dict[int, Any] = {}
+"""The handlers of signals as they were before ours, while ours are in force."""
 
 
 def run_until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
@@ -89,11 +94,53 @@ def _early_signals() -> Iterator[list[int]]:
         came.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    outer = dict(_replaced)
+    _replaced.update(before | outer)
     try:
         yield came
     finally:
+        _replaced.clear()
+        _replaced.update(outer)
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+class _Mask(threading.local):
+    """Which signals a thread had blocked before it forks."""
+
+    before: Iterable[int] = ()
+
+
+_mask = _Mask()
+
+
+def _about_to_fork() -> None:
+    """A signal to the child waits until that has its handlers."""
+    if _replaced:
+        _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _replaced)
+
+
+def _forked(*, child: bool) -> None:
+    """Gives a forked process the handlers back that there were before.
+
+    It has the event loop's socket for signals: one that is meant for the child, such as that of
+    `multiprocessing.Pool.terminate`, would stop the parent, and not the child.
+    """
+    if not _replaced:
+        return
+    if child:
+        signal.set_wakeup_fd(-1)
+        for number, handler in _replaced.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_about_to_fork,
+        after_in_parent=partial(_forked, child=False),
+        after_in_child=partial(_forked, child=True),
+    )
 
 
 @contextlib.contextmanager

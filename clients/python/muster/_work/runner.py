@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 
 from muster._clock import monotonic_s
 from muster._errors import (
@@ -18,6 +17,7 @@ from muster._errors import (
 from muster._member.member import Member
 from muster._metrics.instruments import FAILED, IDLE, NO_CLUSTER, RETURNED
 from muster._metrics.member import MemberMetrics
+from muster._parking import when
 from muster._values import TopicPartition
 from muster._work.attempt import Attempt
 from muster._work.failures import Failures, Traces
@@ -90,7 +90,7 @@ class WorkRunner:
         for where in partitions:
             job = Job(where, self._cases.setdefault(where, Case(Failures(self._policy))))
             before = tasks_of(self._leaving.get(where, ()))
-            job.task = loop.create_task(self._run(member, job, before), name=f"muster-job-{where}")
+            job.task = loop.create_task(self._look_after(member, job, before), name=f"muster-job-{where}")
             self._running[where] = job
         owned = set(member.partitions) | self._running.keys()
         for where in [where for where in self._cases if where not in owned]:
@@ -138,6 +138,14 @@ class WorkRunner:
         if late:
             await asyncio.wait(late)
 
+    async def _look_after(self, member: Member, job: Job, before: "list[asyncio.Task[None]]") -> None:
+        """Runs a job; what fails beside the work ends the program, for nobody would work on the partition."""
+        try:
+            await self._run(member, job, before)
+        except Exception as error:
+            log.exception("%s cannot be worked on", job.where)
+            self._fail(job.where, error)
+
     async def _run(self, member: Member, job: Job, before: "list[asyncio.Task[None]]") -> None:
         if before:
             # The work of an earlier ownership is still ending; never two at once.
@@ -182,7 +190,7 @@ class WorkRunner:
                     log.error(
                         "%s is parked since %s UTC: %s; `muster partitions release` ends that",
                         job.where,
-                        datetime.fromtimestamp(mark.since_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                        when(mark.since_ms),
                         mark.reason,
                     )
                 said = mark.reason

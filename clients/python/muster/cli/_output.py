@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster._cluster.cluster import Cluster
+from muster._parking import when as date_and_time
 from muster._text import harmless
 from muster.cli.console import console
 
@@ -79,12 +79,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
 
 def when(at_ms: int) -> str:
     """Unix time in ms as a date and time in UTC; `never` for 0; what is no date as it is."""
-    if not at_ms:
-        return "never"
-    try:
-        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):  # beyond what a date can say
-        return f"{at_ms} ms"
+    return date_and_time(at_ms) if at_ms else "never"
 
 
 def name_of(value: int, names: Callable[[Any], str], prefix: str) -> str:

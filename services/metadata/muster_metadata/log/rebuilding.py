@@ -188,10 +188,18 @@ class Rebuilder:
             if not here.status is there.status is Status.OK:
                 return False
             rows = here.values[0]
+            if not rows and not await self._has_copy(node, held.shard, copied):
+                return False  # another instance has put it in place meanwhile
             if not rows or [NodeEntry.from_redis(rows[0]).hash] != [*there.values[1:]]:
                 self._sources.damaged(source, held.shard, f"{id_} of others that have the claim is not there")
                 return False
         return True
+
+    async def _has_copy(self, node: Node, shard: int, copied: LogEnd) -> bool:
+        reply = await node.copy_end(shard)
+        return reply.status is Status.OK and any(
+            NodeEntry.from_redis(row).end == copied for row in reply.values[0]
+        )
 
 
 async def _nothing(_node: Node) -> bool:
