@@ -209,7 +209,11 @@ class Store:
         if not pairs or len(pairs) % 2:
             raise ResponseError("wrong number of arguments for 'xadd' command")
         stream = self._typed(key, Stream)
-        position = id_of(id_, 0)
+        if id_ == b"*":  # without a clock: after what is there
+            major, minor = (0, 0) if stream is None else stream.last
+            position = (major, minor + 1)
+        else:
+            position = id_of(id_, 0)
         if position == (0, 0):
             raise ResponseError("The ID specified in XADD must be greater than 0-0")
         if stream is not None and position <= stream.last:
@@ -261,15 +265,17 @@ class Store:
         return 0 if stream is None else sum(stream.remove(id_of(id_, 0)) for id_ in ids)
 
     def xtrim(self, key: bytes, strategy: bytes, *options: bytes) -> int:
-        if strategy.upper() != b"MINID" or not options or len(options) > 2:
+        if strategy.upper() not in (b"MINID", b"MAXLEN") or not options or len(options) > 2:
             raise ResponseError("syntax error")
         if len(options) == 2 and options[0] != b"=":
             raise ResponseError("syntax error")
-        limit = id_of(options[-1], 0)
         stream = self._typed(key, Stream)
         if stream is None:
             return 0
-        gone = stream.ids[: bisect.bisect_left(stream.ids, limit)]
+        if strategy.upper() == b"MAXLEN":
+            gone = stream.ids[: max(0, len(stream.ids) - int(options[-1]))]
+        else:
+            gone = stream.ids[: bisect.bisect_left(stream.ids, id_of(options[-1], 0))]
         del stream.ids[: len(gone)]
         for id_ in gone:
             del stream.entries[id_]

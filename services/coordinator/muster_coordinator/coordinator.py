@@ -16,7 +16,9 @@ from muster_runtime.about import software_version
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
+from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.access.metrics import AccessSource
+from muster_runtime.rpc.access.sender import sends_to
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
 from muster_runtime.rpc.quotas.metrics import QuotaSource
 from muster_runtime.rpc.quotas.settings import QuotaSettings
@@ -221,7 +223,8 @@ class Coordinator:
             ),
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
-        self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
+        keeper = self._ports.public.access.trail.keeper = Keeper(f"coordinator {settings.node_id}")
+        self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker, keeper)
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
         quotas = self._ports.public.quotas
         admission = Admission(quotas, calls.is_new, rights.may)
@@ -247,6 +250,7 @@ class Coordinator:
         await self._ports.serve()
         log_client.start()
         await view.start()
+        keeper.start(sends_to(channels))
         ownership.start()
         taker.start()
         lease.start(asyncio.get_running_loop())
@@ -318,6 +322,7 @@ class Coordinator:
         else:
             await self._ports.stop(grace_ms)
             await parts.lease.stop(release=False)
+        await parts.keeper.stop(flush=release)
         await parts.taker.stop()
         await parts.ownership.stop()
         await parts.log_client.stop()
@@ -400,8 +405,10 @@ class _Parts:
         ownership: Ownership,
         peers: Peers,
         taker: SnapshotTaker,
+        keeper: Keeper,
     ) -> None:
         self.taker = taker
+        self.keeper = keeper
         self.channels = channels
         self.view = view
         self.log_client = log_client

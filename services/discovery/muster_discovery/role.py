@@ -10,7 +10,9 @@ from muster_protos.muster.v1 import discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
+from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.access.metrics import AccessSource
+from muster_runtime.rpc.access.sender import sends_to
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.quotas.metrics import QuotaSource
 from muster_runtime.rpc.quotas.settings import QuotaSettings
@@ -56,6 +58,7 @@ class Discovery:
         self._wire = wire
         self._channels: Channels | None = None
         self._view: ClusterView | None = None
+        self._keeper: Keeper | None = None
         self._becoming_ready: asyncio.Task[None] | None = None
 
     @property
@@ -96,6 +99,8 @@ class Discovery:
             await self._channels.close()
             raise
         await view.start()
+        self._keeper = self._server.access.trail.keeper = Keeper(f"discovery {self.address}")
+        self._keeper.start(sends_to(self._channels))
         self._becoming_ready = asyncio.create_task(self._become_ready(view), name="discovery-ready")
         log.info("discovery_started", port=port)
         return port
@@ -113,6 +118,8 @@ class Discovery:
             with suppress(asyncio.CancelledError):
                 await self._becoming_ready
         await self._server.stop(self._settings.stop_grace_ms)
+        if self._keeper is not None:
+            await self._keeper.stop()
         if self._view is not None:
             await self._view.stop()
         if self._channels is not None:

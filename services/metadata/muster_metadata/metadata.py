@@ -28,6 +28,7 @@ from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.cluster.refill import refill_of
 from muster_metadata.cluster.servers import Servers
 from muster_metadata.cluster.tables import Tables
+from muster_metadata.cluster.trail import TrailStore
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.patrol import Patrol
@@ -125,6 +126,7 @@ class Metadata:
             role="metadata", name=_named(settings), version=version, features=FEATURE_NAMES
         )
         self.servers = Servers(self.quorum, self.instance, me, boot_ms)
+        self.trail = TrailStore(self.quorum, self._stamp_ms, settings.trail_events, settings.trail_days)
         self.features = Features(self.catalog, self.servers, self.view.observer, version)
         self._monitor = Monitor(
             self.quorum,

@@ -14,6 +14,7 @@ from muster_protos.muster.v1 import common_pb2
 from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
 
 from muster_metadata.catalog.catalog import name_problem
+from muster_metadata.cluster import trail
 from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
 from muster_metadata.log import verdicts
 from muster_metadata.log.reading import MAX_PAGE, ReadPage, Wanted
@@ -202,6 +203,39 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         """Enables a feature for good."""
         self._shard_count()
         return await self._metadata.features.enable(request.name)
+
+    async def RecordTrail(
+        self, request: metadata_pb2.RecordTrailRequest, context: Any
+    ) -> metadata_pb2.RecordTrailResponse:
+        """Keeps events of the audit trail."""
+        self._shard_count()
+        if not 1 <= len(request.events) <= trail.EVENTS_MAX or any(
+            len(event.event_id) != 16 or event.ByteSize() > trail.EVENT_MAX_BYTES for event in request.events
+        ):
+            return metadata_pb2.RecordTrailResponse(
+                outcome=metadata_pb2.LOG_OUTCOME_INVALID, message="too many events, or one that is too large"
+            )
+        if await self._metadata.trail.record(request.events):
+            return metadata_pb2.RecordTrailResponse(outcome=metadata_pb2.LOG_OUTCOME_OK)
+        return metadata_pb2.RecordTrailResponse(
+            outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN, message=verdicts.UNKNOWN.message
+        )
+
+    async def ReadTrail(
+        self, request: metadata_pb2.ReadTrailRequest, context: Any
+    ) -> AsyncIterator[metadata_pb2.ReadTrailResponse]:
+        """Streams the audit trail."""
+        self._shard_count()
+        events = await self._metadata.trail.read(request.since_ms)
+        if events is None:
+            yield metadata_pb2.ReadTrailResponse(
+                outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN, message=verdicts.UNKNOWN.message
+            )
+            return
+        for first in range(0, max(len(events), 1), trail.EVENTS_MAX):
+            yield metadata_pb2.ReadTrailResponse(
+                events=events[first : first + trail.EVENTS_MAX], outcome=metadata_pb2.LOG_OUTCOME_OK
+            )
 
     def _shard_count(self) -> int:
         if not self._metadata.shard_count:

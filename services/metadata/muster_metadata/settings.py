@@ -101,6 +101,19 @@ class MetadataSettings(Settings):
         ),
     )
 
+    trail_events: int = Field(
+        10_000,
+        ge=100,
+        le=100_000,
+        description=(
+            "How many events of the audit trail the log keeps of what was done, and how many of what was "
+            "refused or failed."
+        ),
+    )
+    trail_days: int = Field(
+        90, ge=1, le=3_650, description="For how many days the log keeps the audit trail."
+    )
+
     @field_validator("redis_url")
     @classmethod
     def _nodes(cls, value: SecretStr) -> SecretStr:

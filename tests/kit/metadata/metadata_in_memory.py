@@ -347,6 +347,16 @@ class MemoryMetadata(metadata_pb2_grpc.MetadataServiceServicer):
     ) -> metadata_pb2.DescribeLogResponse:
         await _not_here(context)
 
+    async def RecordTrail(
+        self, request: metadata_pb2.RecordTrailRequest, context: Any
+    ) -> metadata_pb2.RecordTrailResponse:
+        return metadata_pb2.RecordTrailResponse(outcome=metadata_pb2.LOG_OUTCOME_OK)
+
+    async def ReadTrail(
+        self, request: metadata_pb2.ReadTrailRequest, context: Any
+    ) -> AsyncIterator[metadata_pb2.ReadTrailResponse]:
+        yield metadata_pb2.ReadTrailResponse(outcome=metadata_pb2.LOG_OUTCOME_OK)
+
     async def ListFeatures(
         self, request: metadata_pb2.ListFeaturesRequest, context: Any
     ) -> metadata_pb2.ListFeaturesResponse:

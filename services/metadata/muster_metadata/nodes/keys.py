@@ -23,6 +23,12 @@ DOUBTS = "muster:doubts"
 """Hash: run of a server that was seen without an append-only file → number of its node and when (`3/17000`).
 Every node has those of the others: what such a run promised is in no file of its own."""
 
+TRAIL = "muster:trail"
+"""Stream: what was or may be done, as the audit trail tells it: field `e` of each entry is a `TrailEvent`."""
+
+TRAIL_REFUSED = "muster:trail:refused"
+"""Stream: what was refused or failed, with a bound of its own: no flood of it removes what was done."""
+
 CATALOG = "catalog"
 
 

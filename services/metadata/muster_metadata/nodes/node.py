@@ -390,6 +390,16 @@ class Node:
         decode = self._wrote if script in _WRITING else self._read
         return self.tables.send(decode, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
 
+    def tell(self, key: str, rest: Sequence[str | int], events: Sequence[bytes]) -> Answer:
+        """Keeps events of the audit trail; `rest`: `refill` or nothing, most events, oldest time to keep."""
+        script = SCRIPTS["tell"].sha
+        return self.bulk.send(self._read, "EVALSHA", script, 2, key, keys.NODE, self.identity, *rest, *events)
+
+    def told(self, key: str, after: str, most: int) -> Answer:
+        """Reads events of the audit trail. Values: the entries of the stream after an id."""
+        script = SCRIPTS["told"].sha
+        return self.bulk.send(self._read, "EVALSHA", script, 2, key, keys.NODE, self.identity, after, most)
+
     def ask(self, *command: bytes | str | int) -> Answer:
         """Sends a plain command on the tables' connection. Values: one, the answer."""
         return self.tables.send(plain, *command)

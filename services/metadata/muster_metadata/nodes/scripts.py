@@ -12,6 +12,7 @@ _ON_A_LOG = (
 )  # fmt: skip
 _OTHERS = (
     "initialise", "configure", "lease", "renew", "adopt", "bury", "forget", "own", "seal", "doubt", "doubts",
+    "tell", "told",
 )  # fmt: skip
 
 

@@ -1,26 +1,27 @@
-"""`muster access check`: whether somebody may do something, and by which rule."""
+"""`muster access`: whether somebody may do something, and what was done and refused."""
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from muster.cli.ending import without_passwords
+from muster_runtime.errors import StartupError
+from muster_runtime.logs import LogSettings, configure
 from muster_runtime.rpc.access.access import Access, AccessSettings
 from muster_runtime.rpc.access.verbs import VERBS, Kind, Verb
-from muster_runtime.settings import SettingsError
+from muster_runtime.settings import SettingsError, load
 
-app = typer.Typer(help="Shows who may do what.", no_args_is_help=True)
+from muster_server.access import trail as trails
+
+app = typer.Typer(help="Shows who may do what, and what was done and refused.", no_args_is_help=True)
 
 EXIT_REFUSED = 1
 EXIT_UNUSABLE = 2
 
 _VARIABLE = AccessSettings.variable("file")
-
-
-@app.callback()
-def _access() -> None:
-    """Shows who may do what."""
 
 
 @app.command()
@@ -61,6 +62,44 @@ def check(
         typer.echo(f"{'allowed' if decision.allowed else 'refused'}: {decision.reason}")
     if not decision.allowed:
         raise typer.Exit(EXIT_REFUSED)
+
+
+@app.command()
+def trail(
+    since: Annotated[
+        str, typer.Option(help="None before it: `2h`, `7d`, or a date and time; default: all that is kept.")
+    ] = "",
+    who: Annotated[
+        str | None, typer.Option(help="Of this identity alone; an empty one: of nobody's.")
+    ] = None,
+    verb: Annotated[
+        str | None, typer.Option(help="Of this verb or call alone, as `ACTION` shows it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each event.")] = False,
+    metadata: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Instances of metadata, host:port,…; default: MUSTER_DISCOVERY_METADATA, else that of "
+            "`muster dev`.",
+        ),
+    ] = "",
+    data: Annotated[Path, typer.Option(help="Folder of the `muster dev` cluster.")] = Path(".muster/dev"),
+) -> None:
+    """Shows the audit trail: who did what of consequence from where, and what was refused, the oldest first.
+
+    It asks metadata, as the other operators' commands do. Exit code 2: it could not be read.
+    """
+    try:
+        configure(load(LogSettings, level="error"))
+        since_ms = trails.parse_since(since, datetime.now(UTC)) if since else 0
+        found = trails.run(trails.addresses_of(metadata, data), trails.Wanted(since_ms, who, verb))
+    except (ValueError, OverflowError):
+        _fail(f"--since {since!r}: use 2h, 7d, or a date and time such as 2026-11-23T18:00")
+    except (trails.TrailError, StartupError) as error:
+        _fail(without_passwords(str(error)))
+    for line in trails.as_lines(found) if as_json else trails.as_text(found):
+        typer.echo(line)
 
 
 def _thing(text: str) -> tuple[Kind, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.identity import Identity, current_identity
 
 LOGGER = "muster.audit"
@@ -54,9 +55,13 @@ class Trail:
 
     Args:
         now_s: a clock that never goes back.
+
+    Attributes:
+        keeper: what keeps the events in the cluster's log, too; None: nothing does.
     """
 
     def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
+        self.keeper: Keeper | None = None
         self._now_s = now_s
         self._all = _Allowance(BURST_OF_ALL, EVERY_S_OF_ALL, now_s())
         self._of: dict[str, _Allowance] = {}
@@ -79,14 +84,21 @@ class Trail:
             who: made it; absent: the caller of now.
         """
         caller = current_identity() if who is None else who
-        if len(errors) < len(what):
-            self._tell(caller, action, what, where, "done", errors=errors)
+        is_done = len(errors) < len(what)
+        is_unknown = not is_done and not _UNKNOWN.isdisjoint(errors.values())
+        outcome = "done" if is_done else "unknown" if is_unknown else "failed"
+        if self.keeper is not None and outcome == "failed":
+            why = ", ".join(sorted(set(errors.values())))
+            one = what[0] if what else ""
+            self.keeper.gather(outcome, action, caller.name, caller.proof.value, one, where, lambda: why)
+        elif self.keeper is not None:
+            self.keeper.done(action, caller.name, caller.proof.value, what, where, "", errors, outcome)
+        if is_done:
+            self._tell(caller, action, what, where, outcome, errors=errors)
             return
-        is_unknown = not _UNKNOWN.isdisjoint(errors.values())
         # Counted apart: with failures, which cost nothing, nobody hides what may be done.
         untold = self._told_before(f"{caller.name}\0" if is_unknown else caller.name)
         if untold is not None:
-            outcome = "unknown" if is_unknown else "failed"
             self._tell(caller, action, what, where, outcome, errors=errors, untold=untold)
 
     def refused(self, action: str, what: str, where: str, why: Callable[[], str]) -> None:
@@ -99,6 +111,8 @@ class Trail:
             why: says why, for people; asked only where it is told.
         """
         caller = current_identity()
+        if self.keeper is not None:
+            self.keeper.gather("refused", action, caller.name, caller.proof.value, what, where, why)
         if (untold := self._told_before(caller.name)) is not None:
             self._tell(caller, action, [what], where, "refused", reason=why(), untold=untold)
 
@@ -111,13 +125,17 @@ class Trail:
             who: name of the caller's identity; the call may be played in the task of another one.
             where: the address that it came from; empty: not known.
         """
+        reason, what = "the member belongs to another identity", f"member:{group_id}/{member}"
+        if self.keeper is not None:
+            self.keeper.gather("refused", "act", who, "", what, where, lambda: reason)
         if (untold := self._told_before(who)) is not None:
-            reason = "the member belongs to another identity"
-            what = f"member:{group_id}/{member}"
             self._log("act", who, [what], where, "refused", reason=reason, untold=untold)
 
     def rules_changed(self, file: str, digest: str, rules: int) -> None:
         """Other rules are in force, which somebody wrote to a file."""
+        if self.keeper is not None:
+            told = f"{rules} rules, SHA-256 {digest}"
+            self.keeper.done("rules_changed", "", "", [f"rules:{rules}"], file, told, {})
         self._log("rules_changed", "", [f"rules:{rules}"], file, "done", sha256=digest)
 
     def _told_before(self, who: str) -> int | None:

@@ -1600,3 +1600,201 @@ class EnableFeatureResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnableFeatureResponse: _TypeAlias = EnableFeatureResponse  # noqa: Y015
+
+@_typing.final
+class TrailEvent(_message.Message):
+    """What somebody did of consequence, or was refused; or several such calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ErrorsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    EVENT_ID_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    event_id: _builtins.bytes
+    """Drawn by the process that tells it, 16 bytes: the same in each repeat."""
+    at_ms: _builtins.int
+    """When it happened, the first time if there are several; Unix time in ms, by the clock of that process."""
+    server: _builtins.str
+    """That process: its role and name."""
+    action: _builtins.str
+    """The call; of a refusal the verb; `act`: with a member of another identity; `rules_changed`."""
+    who: _builtins.str
+    """Name of the caller's identity; empty: it has none."""
+    proof: _builtins.str
+    """How the identity was proved: `none`, `certificate` or `token`."""
+    where: _builtins.str
+    """Address that the call came from; of `rules_changed` the file."""
+    outcome: _builtins.str
+    """`done`, `unknown` (it may still be done), `failed` or `refused`."""
+    reason: _builtins.str
+    """Why it was refused, or what the new rules are."""
+    count: _builtins.int
+    """How many calls it stands for, at least 1."""
+    left_out: _builtins.int
+    """How many calls before it this process left out, since it could not keep them."""
+    @_builtins.property
+    def what(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With what, such as `group:orders`; the first 16. Empty: several, which are not told one by one."""
+
+    @_builtins.property
+    def errors(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What of it was not done, with the name of the error."""
+
+    def __init__(
+        self,
+        *,
+        event_id: _builtins.bytes = ...,
+        at_ms: _builtins.int = ...,
+        server: _builtins.str = ...,
+        action: _builtins.str = ...,
+        who: _builtins.str = ...,
+        proof: _builtins.str = ...,
+        what: _abc.Iterable[_builtins.str] | None = ...,
+        where: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        errors: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        count: _builtins.int = ...,
+        left_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "at_ms", b"at_ms", "count", b"count", "errors", b"errors", "event_id", b"event_id", "left_out", b"left_out", "outcome", b"outcome", "proof", b"proof", "reason", b"reason", "server", b"server", "what", b"what", "where", b"where", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrailEvent: _TypeAlias = TrailEvent  # noqa: Y015
+
+@_typing.final
+class RecordTrailRequest(_message.Message):
+    """Asks to keep events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrailEvent]:
+        """1 to 100, each of at most 8 KiB."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___TrailEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordTrailRequest: _TypeAlias = RecordTrailRequest  # noqa: Y015
+
+@_typing.final
+class RecordTrailResponse(_message.Message):
+    """Whether they are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    outcome: Global___LogOutcome.ValueType
+    """OK: a majority of the nodes has all of them. UNKNOWN: repeat it. INVALID: they can never be kept."""
+    message: _builtins.str
+    """Explanation for people; empty with OK."""
+    def __init__(
+        self,
+        *,
+        outcome: Global___LogOutcome.ValueType = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordTrailResponse: _TypeAlias = RecordTrailResponse  # noqa: Y015
+
+@_typing.final
+class ReadTrailRequest(_message.Message):
+    """Asks for the trail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    since_ms: _builtins.int
+    """Events before this time are left out; Unix time in ms. 0: none are."""
+    def __init__(
+        self,
+        *,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTrailRequest: _TypeAlias = ReadTrailRequest  # noqa: Y015
+
+@_typing.final
+class ReadTrailResponse(_message.Message):
+    """A part of the trail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    outcome: Global___LogOutcome.ValueType
+    """OK, or UNKNOWN: no majority of the nodes answered, and there are no events."""
+    message: _builtins.str
+    """Explanation for people; empty with OK."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrailEvent]:
+        """In the order of their time."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___TrailEvent] | None = ...,
+        outcome: Global___LogOutcome.ValueType = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "message", b"message", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTrailResponse: _TypeAlias = ReadTrailResponse  # noqa: Y015

@@ -81,6 +81,16 @@ class MetadataServiceStub(object):
                 request_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureRequest.SerializeToString,
                 response_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureResponse.FromString,
                 _registered_method=True)
+        self.RecordTrail = channel.unary_unary(
+                '/muster.internal.v1.MetadataService/RecordTrail',
+                request_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.RecordTrailRequest.SerializeToString,
+                response_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.RecordTrailResponse.FromString,
+                _registered_method=True)
+        self.ReadTrail = channel.unary_stream(
+                '/muster.internal.v1.MetadataService/ReadTrail',
+                request_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ReadTrailRequest.SerializeToString,
+                response_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ReadTrailResponse.FromString,
+                _registered_method=True)
 
 
 class MetadataServiceServicer(object):
@@ -151,6 +161,20 @@ class MetadataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordTrail(self, request, context):
+        """Keeps events of the audit trail. Answers after they are stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadTrail(self, request, context):
+        """Events of the audit trail, the oldest first. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetadataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -198,6 +222,16 @@ def add_MetadataServiceServicer_to_server(servicer, server):
                     servicer.EnableFeature,
                     request_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureRequest.FromString,
                     response_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureResponse.SerializeToString,
+            ),
+            'RecordTrail': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordTrail,
+                    request_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.RecordTrailRequest.FromString,
+                    response_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.RecordTrailResponse.SerializeToString,
+            ),
+            'ReadTrail': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadTrail,
+                    request_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ReadTrailRequest.FromString,
+                    response_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ReadTrailResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -445,6 +479,60 @@ class MetadataService(object):
             '/muster.internal.v1.MetadataService/EnableFeature',
             muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureRequest.SerializeToString,
             muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordTrail(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.internal.v1.MetadataService/RecordTrail',
+            muster_dot_internal_dot_v1_dot_metadata__pb2.RecordTrailRequest.SerializeToString,
+            muster_dot_internal_dot_v1_dot_metadata__pb2.RecordTrailResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadTrail(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/muster.internal.v1.MetadataService/ReadTrail',
+            muster_dot_internal_dot_v1_dot_metadata__pb2.ReadTrailRequest.SerializeToString,
+            muster_dot_internal_dot_v1_dot_metadata__pb2.ReadTrailResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,10 @@ class MetadataServiceStub:
     """Features of the cluster, and which server knows which. For operators."""
     EnableFeature: _grpc.UnaryUnaryMultiCallable[_metadata_pb2.EnableFeatureRequest, _metadata_pb2.EnableFeatureResponse]
     """Enables a feature for good. Refused while a server is alive that does not know it."""
+    RecordTrail: _grpc.UnaryUnaryMultiCallable[_metadata_pb2.RecordTrailRequest, _metadata_pb2.RecordTrailResponse]
+    """Keeps events of the audit trail. Answers after they are stored."""
+    ReadTrail: _grpc.UnaryStreamMultiCallable[_metadata_pb2.ReadTrailRequest, _metadata_pb2.ReadTrailResponse]
+    """Events of the audit trail, the oldest first. For operators."""
 
 @_typing.type_check_only
 class MetadataServiceAsyncStub(MetadataServiceStub):
@@ -79,6 +83,10 @@ class MetadataServiceAsyncStub(MetadataServiceStub):
     """Features of the cluster, and which server knows which. For operators."""
     EnableFeature: _aio.UnaryUnaryMultiCallable[_metadata_pb2.EnableFeatureRequest, _metadata_pb2.EnableFeatureResponse]  # type: ignore[assignment]
     """Enables a feature for good. Refused while a server is alive that does not know it."""
+    RecordTrail: _aio.UnaryUnaryMultiCallable[_metadata_pb2.RecordTrailRequest, _metadata_pb2.RecordTrailResponse]  # type: ignore[assignment]
+    """Keeps events of the audit trail. Answers after they are stored."""
+    ReadTrail: _aio.UnaryStreamMultiCallable[_metadata_pb2.ReadTrailRequest, _metadata_pb2.ReadTrailResponse]  # type: ignore[assignment]
+    """Events of the audit trail, the oldest first. For operators."""
 
 class MetadataServiceServicer(metaclass=_abc_1.ABCMeta):
     """The only service that speaks to Redis. Instances are alike: a caller may go on with another one
@@ -156,5 +164,21 @@ class MetadataServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_metadata_pb2.EnableFeatureResponse, _abc.Awaitable[_metadata_pb2.EnableFeatureResponse]]:
         """Enables a feature for good. Refused while a server is alive that does not know it."""
+
+    @_abc_1.abstractmethod
+    def RecordTrail(
+        self,
+        request: _metadata_pb2.RecordTrailRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_metadata_pb2.RecordTrailResponse, _abc.Awaitable[_metadata_pb2.RecordTrailResponse]]:
+        """Keeps events of the audit trail. Answers after they are stored."""
+
+    @_abc_1.abstractmethod
+    def ReadTrail(
+        self,
+        request: _metadata_pb2.ReadTrailRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_metadata_pb2.ReadTrailResponse], _abc.AsyncIterator[_metadata_pb2.ReadTrailResponse]]:
+        """Events of the audit trail, the oldest first. For operators."""
 
 def add_MetadataServiceServicer_to_server(servicer: MetadataServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

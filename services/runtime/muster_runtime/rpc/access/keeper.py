@@ -1,0 +1,218 @@
+"""Which events of the audit trail are kept in the cluster's log: bounded, and never in the way of a call."""
+
+import asyncio
+import secrets
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2
+
+from muster_runtime.clock import wall_ms
+from muster_runtime.logs import clean_text
+
+TrailEvent = metadata_pb2.TrailEvent
+
+EVERY_S = 10.0
+"""Refusals and failures are gathered for so long; then there is one event for each caller, verb and thing."""
+KINDS_MAX = 100
+KINDS_OF_ONE_MAX = 20
+"""So many events of all callers in that time, and of one, whose others are gathered by the verb alone."""
+
+DONE_BURST = 200
+DONE_EVERY_S = 0.5
+"""Calls that were done are told one by one up to a burst, and then so often; others are gathered, too."""
+
+WAITING_MAX = 1_000
+"""Events of each sort that wait while the log is away; the oldest are left out."""
+BATCH = 100
+RETRY_MAX_S = 30.0
+LAST_TRY_S = 2.0
+"""At the end of a process what waits is sent for so long."""
+
+_TEXT_MAX = 256
+_LIST_MAX = 16
+_EVENT_BYTES = 4 << 10
+
+Send = Callable[[Sequence[TrailEvent]], Awaitable[bool]]
+"""Sends events to be kept; returns whether they are, or never can be."""
+
+log = structlog.get_logger()
+
+
+class Keeper:
+    """Gathers events and sends them, in a task of its own.
+
+    To note one costs a look into a dictionary, waits for nothing, and never fails.
+
+    Args:
+        server: the role and name of this process.
+        now_s: a clock that never goes back.
+    """
+
+    def __init__(self, server: str, now_s: Callable[[], float] = monotonic) -> None:
+        self._server = server
+        self._now_s = now_s
+        self._allowance = float(DONE_BURST)
+        self._allowed_at_s = now_s()
+        self._gathered: dict[tuple[str, str, str, str], TrailEvent] = {}
+        self._kinds_of: Counter[str] = Counter()
+        self._done: deque[TrailEvent] = deque()
+        self._refused: deque[TrailEvent] = deque()
+        self._left_out = 0
+        self._noted = asyncio.Event()
+        self._interval: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def done(
+        self,
+        action: str,
+        who: str,
+        proof: str,
+        what: Sequence[str],
+        where: str,
+        reason: str,
+        errors: Mapping[str, str],
+        outcome: str = "done",
+    ) -> None:
+        """Notes a call that was done, with what of it was not; or with outcome `unknown` one that may be."""
+        now_s = self._now_s()
+        self._allowance = min(DONE_BURST, self._allowance + (now_s - self._allowed_at_s) / DONE_EVERY_S)
+        self._allowed_at_s = now_s
+        if self._allowance < 1:
+            self.gather(outcome, action, who, proof, what[0] if what else "", where, lambda: reason)
+            return
+        self._allowance -= 1
+        event = self._event(outcome, action, who, proof, what, where, reason)
+        for name in list(errors)[:_LIST_MAX]:
+            event.errors[clean_text(name, _TEXT_MAX)] = errors[name]
+        if event.ByteSize() > _EVENT_BYTES:
+            event.errors.clear()
+        while len(event.what) > 1 and event.ByteSize() > _EVENT_BYTES:
+            del event.what[-1]
+        self._put(self._done, event)
+
+    def gather(
+        self, outcome: str, action: str, who: str, proof: str, what: str, where: str, why: Callable[[], str]
+    ) -> None:
+        """Notes a call that is told together with others like it.
+
+        Args:
+            outcome: `refused` or `failed`; `done` or `unknown`, of which there were too many.
+            action: the verb or call.
+            who: name of the caller's identity.
+            proof: how it was proved.
+            what: with what.
+            where: the address that it came from.
+            why: says why; asked once for all that are told together.
+        """
+        known = self._gathered.get((outcome, who, action, what))
+        if known is None and self._kinds_of[who] >= KINDS_OF_ONE_MAX:
+            what = ""
+            known = self._gathered.get((outcome, who, action, what))
+        if known is not None:
+            known.count += 1
+        elif len(self._gathered) >= KINDS_MAX:
+            self._left_out += 1
+        else:
+            self._kinds_of[who] += 1
+            event = self._event(outcome, action, who, proof, [what] if what else [], where, why())
+            self._gathered[outcome, who, action, what] = event
+            self._noted.set()
+
+    def start(self, send: Send) -> None:
+        """Starts to send."""
+        self._task = asyncio.create_task(self._run(send), name="audit-trail")
+        self._send = send
+
+    async def stop(self, *, flush: bool = True) -> None:
+        """Stops; with `flush` it sends what waits before, but not for long."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        self._end_interval()
+        if not flush:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_TRY_S):
+                while (batch := self._batch()) and await self._send(batch):
+                    self._sent(batch)
+
+    async def _run(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            if self._gathered and self._interval is None:
+                self._interval = loop.call_later(EVERY_S, self._end_interval)
+            wait_s = 0.0
+            while batch := self._batch():
+                if await self._sends(send, batch):
+                    self._sent(batch)
+                    wait_s = 0.0
+                    continue
+                if not wait_s:
+                    log.warning("audit_trail_waits", waiting=len(self._done) + len(self._refused))
+                wait_s = min(max(wait_s * 2, 1.0), RETRY_MAX_S)
+                await asyncio.sleep(wait_s)
+
+    @staticmethod
+    async def _sends(send: Send, batch: Sequence[TrailEvent]) -> bool:
+        try:
+            return await send(batch)
+        except Exception:
+            log.exception("audit_trail_not_sent")
+            return False
+
+    def _end_interval(self) -> None:
+        """Has what was gathered sent."""
+        if self._interval is not None:
+            self._interval.cancel()
+            self._interval = None
+        for event in self._gathered.values():
+            self._put(self._done if event.outcome in ("done", "unknown") else self._refused, event)
+        self._gathered.clear()
+        self._kinds_of.clear()
+
+    def _batch(self) -> list[TrailEvent]:
+        """The oldest events that wait, with the number of those that were left out."""
+        batch = [*self._done, *self._refused][:BATCH]
+        if batch and self._left_out:
+            batch[0].left_out += self._left_out
+            self._left_out = 0
+        return batch
+
+    def _sent(self, batch: Sequence[TrailEvent]) -> None:
+        """Forgets events that are kept; others may have been left out or noted meanwhile."""
+        sent = {event.event_id for event in batch}
+        for waiting in (self._done, self._refused):
+            while waiting and waiting[0].event_id in sent:
+                waiting.popleft()
+
+    def _put(self, waiting: "deque[TrailEvent]", event: TrailEvent) -> None:
+        if len(waiting) >= WAITING_MAX:
+            lost = waiting.popleft()
+            self._left_out += lost.count + lost.left_out
+        waiting.append(event)
+        self._noted.set()
+
+    def _event(
+        self, outcome: str, action: str, who: str, proof: str, what: Sequence[str], where: str, reason: str
+    ) -> TrailEvent:
+        return TrailEvent(
+            event_id=secrets.token_bytes(16),
+            at_ms=wall_ms(),
+            server=clean_text(self._server, _TEXT_MAX),
+            action=action,
+            who=clean_text(who, 2 * _TEXT_MAX),
+            proof=proof,
+            what=[clean_text(one, _TEXT_MAX) for one in what[:_LIST_MAX]],
+            where=clean_text(where, _TEXT_MAX),
+            outcome=outcome,
+            reason=clean_text(reason, _TEXT_MAX),
+            count=1,
+        )
