@@ -86,6 +86,17 @@ async def test_an_event_says_who_did_what_from_where_and_by_which_server(trail: 
     assert (foreign.who, list(foreign.what), foreign.outcome) == ("bob", ["member:g/m"], "refused")
 
 
+async def test_a_call_that_may_still_be_done_is_kept_with_what_was_done(trail: Trail, stored: Log) -> None:
+    be("ann")
+    trail.done("DeleteTopic", ["topic:t"], "10.0.0.9", {"topic:t": "ERROR_CODE_COORDINATOR_NOT_AVAILABLE"})
+    await until(lambda: len(stored.kept) == 1, "it is kept")
+    (event,) = stored.kept.values()
+    assert (event.outcome, dict(event.errors)) == (
+        "unknown",
+        {"topic:t": "ERROR_CODE_COORDINATOR_NOT_AVAILABLE"},
+    )
+
+
 async def test_refusals_of_one_caller_are_gathered_and_all_counted(trail: Trail, stored: Log) -> None:
     be("mallory")
     for number in range(5_000):
