@@ -15,10 +15,10 @@ from muster_runtime import clock
 from muster_runtime.about import software_version
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
+from muster_runtime.cluster.trail_sender import sends_to
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.access.metrics import AccessSource
-from muster_runtime.rpc.access.sender import sends_to
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
 from muster_runtime.rpc.quotas.metrics import QuotaSource
 from muster_runtime.rpc.quotas.settings import QuotaSettings
