@@ -22,6 +22,7 @@ _OPTIONS = [
 ]
 
 T = TypeVar("T", bound=Message)
+R = TypeVar("R")
 
 
 def groups_stub(channel: grpc.aio.Channel) -> Any:
@@ -52,6 +53,18 @@ async def raw(
         return grpc.StatusCode.OK, await call(body, timeout=timeout_s, metadata=list(metadata)), ""
     except grpc.aio.AioRpcError as error:
         return error.code(), b"", error.details() or ""
+
+
+async def admitted(ask: Callable[[], Awaitable[R]], patience_s: float = 30.0) -> R:
+    """Makes a call until no quota refuses it: others on this host may have used up what it has."""
+    ends_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return await ask()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > ends_s:
+                raise
+            await asyncio.sleep(0.1)
 
 
 async def asked_at_once(

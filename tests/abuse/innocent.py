@@ -1,4 +1,4 @@
-"""W, the innocent worker: commits ten times a second on one partition, and writes a line for each commit.
+"""W, the innocent worker: commits thirty times a second on one partition, and writes a line for each commit.
 
 python -m abuse.innocent SERVERS FILE GROUP
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import muster
 
 TOPIC = "innocent"
-INTERVAL_S = 0.1
+INTERVAL_S = 1 / 30
 
 
 async def _main(servers: str, path: Path, group: str) -> None:

@@ -46,4 +46,4 @@ async def attack(target: Target) -> str:
 
 
 if __name__ == "__main__":
-    stage(attack, settings={"MUSTER_QUOTA_NEW_GROUPS_PER_S": "0"})
+    stage(attack, lifted={"MUSTER_QUOTA_NEW_GROUPS_PER_S": "0"})

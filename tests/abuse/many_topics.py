@@ -7,9 +7,11 @@ import asyncio
 import itertools
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
-from abuse.caller import connection, name_of
+import grpc
+from abuse.caller import admitted, connection, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
@@ -32,7 +34,7 @@ async def attack(target: Target) -> str:
             raise Broken(f"{codes['NONE']} topics were created, {len(listed)} are listed")
         lists, deleted = await list_and_delete(stub, codes["NONE"])
         honest = discovery_pb2.CreateTopicRequest(topic=discovery_pb2.Topic(name="honest", partitions=1))
-        code = (await stub.CreateTopic(honest, timeout=CHANGE_S)).error_code
+        code = (await admitted(partial(stub.CreateTopic, honest, timeout=CHANGE_S))).error_code
     if code:
         raise Broken(f"an honest CreateTopic was answered {name_of(code)}")
     return f"{dict(codes)} created in {CREATED_S:g} s, listed {lists} times while {deleted} were deleted"
@@ -40,6 +42,13 @@ async def attack(target: Target) -> str:
 
 def name(number: int) -> str:
     return f"{number:06d}".ljust(249, "t")
+
+
+def refused(error: grpc.aio.AioRpcError) -> str:
+    """What a quota says."""
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        raise error
+    return error.code().name
 
 
 async def create(stub: Any) -> Counter[str]:
@@ -51,8 +60,11 @@ async def create(stub: Any) -> Counter[str]:
     async def client() -> None:
         while time.monotonic() < ends_s:
             topic = discovery_pb2.Topic(name=name(next(numbers)), partitions=PARTITIONS)
-            answer = await stub.CreateTopic(discovery_pb2.CreateTopicRequest(topic=topic), timeout=CHANGE_S)
-            codes[name_of(answer.error_code)] += 1
+            request = discovery_pb2.CreateTopicRequest(topic=topic)
+            try:
+                codes[name_of((await stub.CreateTopic(request, timeout=CHANGE_S)).error_code)] += 1
+            except grpc.aio.AioRpcError as error:
+                codes[refused(error)] += 1
 
     await asyncio.gather(*(client() for _ in range(AT_ONCE)))
     return codes
@@ -72,12 +84,16 @@ async def list_and_delete(stub: Any, created: int) -> tuple[int, int]:
     async def deleter() -> None:
         nonlocal deleted
         while time.monotonic() < ends_s and deleted < created:
-            await stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name=name(deleted)), timeout=CHANGE_S)
-            deleted += 1
+            request = discovery_pb2.DeleteTopicRequest(name=name(deleted))
+            try:
+                await stub.DeleteTopic(request, timeout=CHANGE_S)
+                deleted += 1
+            except grpc.aio.AioRpcError as error:
+                refused(error)
 
     await asyncio.gather(deleter(), *(lister() for _ in range(LISTERS)))
     return lists, deleted
 
 
 if __name__ == "__main__":
-    stage(attack, settings={"MUSTER_QUOTA_TOPIC_CHANGES_PER_S": "0"}, coordinator_mb=250)
+    stage(attack, lifted={"MUSTER_QUOTA_TOPIC_CHANGES_PER_S": "0"}, coordinator_mb=250)
