@@ -1,8 +1,9 @@
 """Where attacks are tried: two clusters on loopback, and W, an innocent worker of the first.
 
 The attacker is a process of its own, niced and held to a part of one core. It attacks the second cluster
-first, so that it is known what W loses by sharing a machine, and then W's: its commits must keep a p99 of three
-times that, and it may not be without one for long. W calls from an address of its own, as quotas are for each host.
+first, so that it is known what W loses by sharing a machine, and then W's: its commits must keep a p99 of
+three times that, and it may not be without one for long. W calls from an address of its own: quotas are for
+each host.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ TIMES_CALM = 3.0
 """How much longer the commits of W may take (p99) than beside the same attack on another cluster."""
 
 _SURE_MS = 50.0
-"""On a machine that is busy p99 goes up to this by itself: what is below is not taken for the attacker's doing."""
+"""On a busy machine p99 goes up to this by itself: what is below is not taken for the attacker's doing."""
 _SHARE_OF_GAP = 1.5
 """On a machine that is busy: how much longer W's gap may be than beside the attack on another cluster."""
 _QUOTA = 0.5
@@ -210,7 +211,7 @@ class Lab:
 
 
 def _p99_s(took_s: Sequence[float]) -> float:
-    """p99 of commits that were to be made once in an interval: one that took longer kept others from beginning."""
+    """p99 of commits that are owed once in an interval: one that took longer kept others from beginning."""
     owed = [took - late * INTERVAL_S for took in took_s for late in range(int(took / INTERVAL_S) + 1)]
     return sorted(owed)[math.ceil(len(owed) * 0.99) - 1]
 
@@ -251,7 +252,7 @@ def stage(
     Args:
         attack: what the attacker does, in a process of its own.
         settings: of the attacked clusters.
-        lifted: quotas that keep the attack off. It is tried with them, and then without, for what is behind them.
+        lifted: quotas that keep the attack off: it is tried with them, then without, for what is behind them.
         coordinator_mb: how much memory a coordinator may come to have.
         gap_s: how long W may be without a commit.
         check: what must hold of W's cluster after the attack.

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 HOST = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
-"""Where W calls from. Elsewhere than on Linux, loopback has no second address: W shares the attacker's quotas."""
+"""Where W calls from; but for Linux, loopback has no second address, and W shares the attacker's quotas."""
 
 _PIECE_BYTES = 1 << 16
 

@@ -245,7 +245,7 @@ async def test_a_caller_is_cut_off_where_no_file_can_be_opened() -> None:
         with suppress(OSError):
             while True:
                 opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        cuts.soon("ipv4:{}:{}".format(*served.getpeername()), 1)
+        cuts.soon("ipv4:{}:{}".format(*served.getpeername()), unread_bytes=1)
         caller.setblocking(False)
         async with asyncio.timeout(60):
             assert await asyncio.get_running_loop().sock_recv(caller, 1) == b""
@@ -262,10 +262,10 @@ async def test_those_who_are_named_during_a_look_are_cut_off_together_with_the_n
         return set(peers)
 
     cuts = Cuts(cut_off)
-    cuts.soon("a", 1)
+    cuts.soon("a", unread_bytes=1)
     await until(looking.is_set, "the first look, while the loop goes on")
     for peer in ("b", "c", "b"):
-        cuts.soon(peer, 1)
+        cuts.soon(peer, unread_bytes=1)
     go_on.set()
     await until(lambda: len(looks) == 2, "the second look")
     assert looks == [({"a"}, False), ({"b", "c"}, False)]

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="abstract"
-"""Quotas of callers: at their edges, by connection, caller and group (LIM-39 to LIM-41)."""
+"""Quotas of callers: at their edges, by connection, caller and group (LIM-39 to LIM-46)."""
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from abuse import http2
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc, quotas_pb2, quotas_pb2_grpc
@@ -20,6 +22,8 @@ from muster_runtime.rpc.quotas.quotas import host_of
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 
+HEALTH = "/grpc.health.v1.Health/"
+TOPICS = "/muster.v1.CoordinatorDiscoveryService/"
 OFF = dict.fromkeys((quota.value for quota in Quota), 0)
 
 
@@ -463,3 +467,41 @@ async def test_bytes_of_requests_count_and_are_shown() -> None:
         assert use["connections"].used == 1
         assert use["bytes_per_s"].used > 20_000
         assert {one.quota: one.limit for one in shown.defaults} == {**OFF, "connection_bytes_per_s": 1_000}
+
+
+def test_a_connection_ends_once_its_caller_gives_up_too_many_calls_and_it_many_of_them() -> None:
+    clock = Clock()
+    one = party(clock, resets_per_s=100)
+    first, second = Connection(one), Connection(one)
+    assert not any(first.reset() for _ in range(100 * BURST_S)), "within the quota"
+    assert first.reset()
+    assert not any(second.reset() for _ in range(99)), "a worker that was not answered in time"
+    assert second.reset()
+    clock.s += 10
+    assert not first.reset()
+    free = Connection(party(clock))
+    assert not any(free.reset() for _ in range(10_000)), "0 is no limit"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("path", [HEALTH + "Check", "/no.such.Service/Method", TOPICS + "ListTopics"])
+async def test_who_gives_up_calls_without_end_loses_the_connection(path: str) -> None:
+    """Rapid reset (CVE-2023-44487)."""
+    async with served(resets_per_s=20) as address, grpc.aio.insecure_channel(address) as channel:
+        assert await asked(channel) is None
+        attacker = http2.Connection(address)
+        block, cancelled = http2.headers(path), struct.pack(">I", 8)
+
+        def give_up_until_cut() -> bool:
+            for stream in range(1, 1 << 22, 2):
+                attacker.send(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block))
+                attacker.send(http2.frame(http2.RESET, 0, stream, cancelled))
+                attacker.poll(0.001)
+                if attacker.dead:
+                    return True
+            return False
+
+        async with asyncio.timeout(120):
+            assert await asyncio.to_thread(give_up_until_cut)
+        attacker.close()
+        assert await asked(channel) is None, "who gives up nothing keeps its connection"

@@ -499,7 +499,7 @@ class SessionStream:
         self._outbox.clear()
         self.refuse(reason)
         if self._write_began_ms is not None:
-            self._around.cuts.soon(self._peer, unread_bytes)
+            self._around.cuts.soon(self._peer, unread_bytes=unread_bytes)
 
 
 def _short(text: str) -> bool:

@@ -34,6 +34,7 @@ def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
 logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
 
 Behaviour = Callable[..., Any]
+GivenUp = Callable[[Any], None]
 
 
 class CallTracker:
@@ -114,6 +115,7 @@ class Guard:
         internal_calls: checks who makes calls of internal services; absent: anybody may.
         callers: finds out who makes calls of the other services; absent: nobody asks.
         quotas: bounds what they ask for; absent: nothing does.
+        given_up: told of calls that their callers gave up.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class Guard:
         internal_calls: InternalCalls | None = None,
         callers: Callers | None = None,
         quotas: Quotas | None = None,
+        given_up: GivenUp | None = None,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
@@ -142,6 +145,7 @@ class Guard:
         self._internal_calls = internal_calls
         self._callers = callers
         self._quotas = quotas
+        self._given_up = given_up
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
@@ -166,7 +170,10 @@ class Guard:
             else grpc.stream_unary_rpc_method_handler
         )
         return to_grpc(
-            _let_go(serve if self._open_calls is None else _counted(serve, self._open_calls)),
+            _let_go(
+                serve if self._open_calls is None else _counted(serve, self._open_calls),
+                None if service.startswith(INTERNAL_PACKAGE) else self._given_up,
+            ),
             decode,
             handler.response_serializer,
         )
@@ -300,8 +307,8 @@ def _written(behaviour: Callable[..., AsyncIterator[Any]]) -> Handler:
     return write
 
 
-def _let_go(serve: Handler) -> Handler:
-    """Lets go of a call that was ended with a status.
+def _let_go(serve: Handler, given_up: GivenUp | None) -> Handler:
+    """Lets go of a call that was ended with a status, and tells of one that its caller gave up.
 
     gRPC keeps the error with the call. If it led back to the call, by the frames of its traceback, all that
     belongs to the call would stay until a full garbage collection; a caller can make thousands of them.
@@ -310,6 +317,10 @@ def _let_go(serve: Handler) -> Handler:
     async def call(request: Any, context: Any) -> Any:
         try:
             return await serve(request, context)
+        except asyncio.CancelledError:
+            if given_up is not None:
+                given_up(context)
+            raise
         except grpc.aio.AbortError as error:
             ended = error
         del request, context
@@ -320,6 +331,27 @@ def _let_go(serve: Handler) -> Handler:
             del ended
 
     return call
+
+
+class Unknown(grpc.GenericRpcHandler):
+    """Answers calls of methods that there are not as gRPC does; each counts as one that was given up.
+
+    Args:
+        given_up: told of each.
+    """
+
+    def __init__(self, given_up: GivenUp) -> None:
+        async def unimplemented(_: Any, context: Any) -> Any:
+            given_up(context)
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+        self._handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(
+            _let_go(unimplemented, None)
+        )
+
+    def service(self, _: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
+        """The handler of each method that no other has."""
+        return self._handler
 
 
 def _checked(method: str, serve: Handler, internal_calls: InternalCalls) -> Handler:

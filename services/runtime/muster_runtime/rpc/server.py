@@ -19,7 +19,7 @@ from muster_runtime.about import ProcessServicer
 from muster_runtime.errors import StartupError
 from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import Deadlines
-from muster_runtime.rpc._guard import CallTracker, Guard, OpenCalls, Recorder
+from muster_runtime.rpc._guard import CallTracker, Guard, OpenCalls, Recorder, Unknown
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.quotas.servicer import QuotaServicer
@@ -120,10 +120,13 @@ class ServerSettings(Settings):
         ),
     )
     max_concurrent_streams: int = Field(
-        default=10_000,
+        default=2_500,
         ge=10,
         le=1_000_000,
-        description="Open calls of one connection; more wait at the client.",
+        description=(
+            "Open calls of one connection, with those that were given up and are not forgotten yet; more "
+            "wait at the client."
+        ),
     )
     max_deadline_ms: int = Field(
         default=600_000,
@@ -352,9 +355,12 @@ class RpcServer:
         await self.set_serving(False)
         await self._health.set(ALIVE, health_pb2.HealthCheckResponse.SERVING)
         self._server.add_generic_rpc_handlers(
-            tuple(
-                grpc.method_handlers_generic_handler(name, methods)
-                for name, methods in self._handlers.items()
+            (
+                *(
+                    grpc.method_handlers_generic_handler(name, methods)
+                    for name, methods in self._handlers.items()
+                ),
+                Unknown(self.quotas.given_up),
             )
         )
         if self._callers is not None:
@@ -423,6 +429,7 @@ class RpcServer:
             internal_calls=None if self._trust is None else self._trust.internal_calls(),
             callers=self._callers if refuses else None,
             quotas=self.quotas if refuses else None,
+            given_up=self.quotas.given_up,
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

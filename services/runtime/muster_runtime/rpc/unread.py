@@ -91,7 +91,7 @@ SPARE_FILE = SpareFile()
 
 
 class Cuts:
-    """Ends the connections of callers who do not read, without holding up the loop.
+    """Ends the connections of callers who do not read, or only give up calls, without holding up the loop.
 
     Who is named while it looks for others is cut off with the next look: there is one at a time.
 
@@ -102,29 +102,29 @@ class Cuts:
     def __init__(self, cut_off: Callable[[Iterable[str]], set[str]] = cut) -> None:
         SPARE_FILE.keep()
         self._cut_off = cut_off
-        self._unread_bytes: dict[str, int] = {}
+        self._whys: dict[str, dict[str, int]] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    def soon(self, peer: str, unread_bytes: int) -> None:
+    def soon(self, peer: str, **why: int) -> None:
         """Ends the connection of a peer soon.
 
         Args:
             peer: as grpc names it.
-            unread_bytes: what it has left unread, for the log.
+            why: for the log: how many bytes it has left unread, or calls it gave up.
         """
-        self._unread_bytes[peer] = unread_bytes
+        self._whys[peer] = why
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
         try:
-            while self._unread_bytes:
-                unread_bytes, self._unread_bytes = self._unread_bytes, {}
+            while self._whys:
+                whys, self._whys = self._whys, {}
                 with SPARE_FILE.given_up():
-                    found = await asyncio.to_thread(self._cut_off, unread_bytes)
+                    found = await asyncio.to_thread(self._cut_off, whys)
                 for peer in found:
-                    log.warning("caller_cut_off", peer=peer, unread_bytes=unread_bytes[peer])
-        except OSError as error:  # those who do not read are named again
+                    log.warning("caller_cut_off", peer=peer, **whys[peer])
+        except OSError as error:  # they are named again
             log.warning("callers_not_cut_off", problem=str(error))
         finally:
             self._looking = None
@@ -218,4 +218,4 @@ class Unread:
                 break
             peers[answer.peer] = peers.get(answer.peer, 0) + answer.size_bytes
         for peer, unread_bytes in peers.items():
-            self._cuts.soon(peer, unread_bytes)
+            self._cuts.soon(peer, unread_bytes=unread_bytes)

@@ -34,6 +34,7 @@ class Quota(Enum):
     COMMITS = "commits_per_s"
     NEW_GROUPS = "new_groups_per_s"
     TOPIC_CHANGES = "topic_changes_per_s"
+    RESETS = "resets_per_s"
     CONNECTION_CALLS = "connection_calls_per_s"
     CONNECTION_BYTES = "connection_bytes_per_s"
 
@@ -47,11 +48,15 @@ _WORDS = {
     Quota.COMMITS: "commits a second",
     Quota.NEW_GROUPS: "new groups a second",
     Quota.TOPIC_CHANGES: "changes of topics a second",
+    Quota.RESETS: "calls a second that it gives up",
     Quota.CONNECTION_CALLS: "calls a second on one connection",
     Quota.CONNECTION_BYTES: "bytes of requests a second on one connection",
 }
 _CREATIONS = frozenset({Quota.NEW_GROUPS, Quota.TOPIC_CHANGES})
-_RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, *_CREATIONS)
+_RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, *_CREATIONS, Quota.RESETS)
+
+_RESETS_OF_A_CONNECTION = 100
+"""A connection that gave up fewer is kept: each of many workers of a host may when a server is slow."""
 
 Refused = Callable[[Quota], None]
 """Called for each refusal."""
@@ -192,9 +197,23 @@ class Connection:
 
     Args:
         party: who made it.
+
+    Attributes:
+        open_calls: calls that have not ended.
+        resets: calls that were given up.
     """
 
-    __slots__ = ("_began_s", "_bytes", "_calls", "_frames", "_left_s", "_shares", "open_calls", "party")
+    __slots__ = (
+        "_began_s",
+        "_bytes",
+        "_calls",
+        "_frames",
+        "_left_s",
+        "_shares",
+        "open_calls",
+        "party",
+        "resets",
+    )
 
     def __init__(self, party: Party) -> None:
         now_s = party.now_s()
@@ -202,6 +221,7 @@ class Connection:
         self.open_calls = 0
         self._began_s = self._left_s = now_s
         self._shares: dict[Quota, Bucket] = {}
+        self.resets = 0
         self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
         self._frames = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
@@ -271,6 +291,19 @@ class Connection:
         if not self.open_calls:
             party.connections -= 1
             self._left_s = party.now_s()
+
+    def reset(self) -> bool:
+        """A call was given up by who made it, before it was answered.
+
+        Returns:
+            Whether the connection is to be ended: its caller gives up too many, and it many of them.
+        """
+        self.resets += 1
+        try:
+            self.party.take(Quota.RESETS, 1, self.party.now_s())
+        except ResourceExhausted:
+            return self.resets >= _RESETS_OF_A_CONNECTION
+        return False
 
     def take_request(self, size_bytes: int) -> None:
         """A call begins on a stream.

@@ -16,6 +16,7 @@ from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.rpc.unread import Cuts
 
 log = structlog.get_logger()
 
@@ -34,6 +35,7 @@ class Quotas:
     Args:
         settings: the quotas; the environment's if absent.
         now_s: the clock.
+        cuts: ends connections; those of this process if absent.
 
     Raises:
         SettingsError: the file of exceptions cannot be used.
@@ -43,6 +45,7 @@ class Quotas:
         self,
         settings: QuotaSettings | None = None,
         now_s: Callable[[], float] = lambda: clock.boot_ms() / 1_000,
+        cuts: Cuts | None = None,
     ) -> None:
         self._settings = settings = QuotaSettings() if settings is None else settings
         self._content = settings.content()
@@ -50,6 +53,7 @@ class Quotas:
         self._of_callers: tuple[Rule, ...] = ()
         self._groups: tuple[Party, ...] = ()
         self._now_s = now_s
+        self._cuts = Cuts() if cuts is None else cuts
         self._connections: dict[tuple[str, str, str], Connection] = {}
         self._parties: dict[str, Party] = {}
         self._party_of_group = functools.lru_cache(_KNOWN_GROUPS)(self._find_party_of_group)
@@ -106,16 +110,30 @@ class Quotas:
         Raises:
             ResourceExhausted: the caller has too many, or asks too often.
         """
-        peer: str = context.peer()
-        name = current_identity().name
-        host = self.behind_proxies(context)
-        connection = self._connections.get((peer, host, name))
-        if connection is None:
-            connection = self._add(peer, host, name)
+        connection = self._connection(context.peer(), self.behind_proxies(context))
         task = asyncio.current_task()
         assert task is not None
         connection.enter(task)
         serve_on(connection)
+
+    def given_up(self, context: Any) -> None:
+        """A call was given up by its caller before it was answered: too many cost the connection.
+
+        Args:
+            context: the call, in its task.
+        """
+        peer: str = context.peer()
+        host = self.behind_proxies(context)
+        try:
+            connection = self._connection(peer, host)
+        except ResourceExhausted:
+            return
+        if connection.reset() and not host:  # the connection of a proxy is that of many callers
+            self._cuts.soon(peer, given_up=connection.resets)
+
+    def _connection(self, peer: str, host: str) -> Connection:
+        name = current_identity().name
+        return self._connections.get((peer, host, name)) or self._add(peer, host, name)
 
     def take_of_groups(self, quota: Quota, group_id: str, amount: int) -> None:
         """A call asks something of a group, whose prefix may have a quota.

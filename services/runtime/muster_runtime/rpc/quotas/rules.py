@@ -32,6 +32,7 @@ class Rule(BaseModel):
     commits_per_s: int | None = _Number
     new_groups_per_s: int | None = _Number
     topic_changes_per_s: int | None = _Number
+    resets_per_s: int | None = _Number
     connection_calls_per_s: int | None = _Number
     connection_bytes_per_s: int | None = _Number
 

@@ -18,8 +18,8 @@ class QuotaSettings(Settings):
     """What callers of the public services may ask for, at each process by itself; 0: as much as they like.
 
     A caller is its identity, or its host where it proves none (of IPv6 the /64 network). Above a quota it is
-    answered RESOURCE_EXHAUSTED with the time after which to try again. Calls, bytes and commits may be made
-    for five seconds at once, groups and topics for a hundred.
+    answered RESOURCE_EXHAUSTED with the time after which to try again. Calls, bytes and commits may be made,
+    and calls given up, for five seconds at once, groups and topics for a hundred.
     """
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_QUOTA_")
@@ -54,6 +54,15 @@ class QuotaSettings(Settings):
         ge=0,
         le=_MOST,
         description="Topics that a caller creates, alters or deletes a second.",
+    )
+    resets_per_s: int = Field(
+        default=200,
+        ge=0,
+        le=_MOST,
+        description=(
+            "Calls that a caller gives up a second before they are answered; above it a connection that gave "
+            "up a hundred is ended."
+        ),
     )
     connection_calls_per_s: int = Field(
         default=5_000, ge=0, le=_MOST, description="Calls of one connection a second."
