@@ -1,7 +1,7 @@
 """The log's node is out of memory for some seconds; then it has room again.
 
-Must hold: whoever writes meanwhile is told to try again, nothing that was acknowledged is gone, and W works
-on by itself, with the partition that it had.
+Must hold: whoever writes meanwhile is told to try again, but groups can be deleted; nothing that was
+acknowledged is gone, and W works on by itself, with the partition that it had.
 """
 
 import asyncio
@@ -23,6 +23,9 @@ from redis.asyncio import Redis
 FULL_S = 4.0
 """Shorter than a session, so that W keeps its partition (docs/safety.md, "An outage of the log")."""
 
+OUT_OF_MEMORY_S = 15.0
+"""Longer than a lease and a session: leases are renewed, so W keeps it all the same."""
+
 BACK_S = 10.0
 QUIET_S = 3.0
 TRY_AGAIN = {
@@ -36,7 +39,7 @@ RETRIED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
         async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
-            await judge(lab, out_of_memory(lab))
+            await judge(lab, out_of_memory(lab), OUT_OF_MEMORY_S, deletes=True)
 
 
 @asynccontextmanager
@@ -44,25 +47,32 @@ async def out_of_memory(lab: Lab) -> AsyncIterator[None]:
     """The node has no memory for anything new meanwhile."""
     assert lab.cluster.nodes is not None
     async with Redis.from_url(lab.cluster.nodes[0].url) as node:
-        await node.config_set("maxmemory", "1mb")
+        used = (await node.info("memory"))["used_memory"]
+        await node.config_set("maxmemory", int(used * 0.97))
         try:
             yield
         finally:
             await node.config_set("maxmemory", "0")
 
 
-async def judge(lab: Lab, full: AbstractAsyncContextManager[None]) -> None:
+async def judge(
+    lab: Lab, full: AbstractAsyncContextManager[None], full_s: float = FULL_S, *, deletes: bool = False
+) -> None:
     """Raises `Broken` unless all is well while the node takes nothing, and after it.
 
     Args:
         lab: with W.
         full: meanwhile the node takes nothing.
+        full_s: for how long.
+        deletes: whether groups can be deleted all the same.
     """
     target = await Target.at(lab.cluster.servers)
-    [group] = await target.groups(1, "full")
+    group, gone = await target.groups(2, "full")
+    if deletes and await stored(target, gone, 1) != 1:
+        raise Broken("a commit before it was not stored")
     await asyncio.sleep(QUIET_S)
     began_s = time.monotonic()
-    told = await while_full(full, target, group)
+    told = await while_full(full, target, group, full_s, gone if deletes else "")
     room_s = time.monotonic()
     try:
         acknowledged = await until(lambda: stored(target, group, 2), "a commit after it", BACK_S)
@@ -83,14 +93,18 @@ async def judge(lab: Lab, full: AbstractAsyncContextManager[None]) -> None:
         raise Broken(f"ended: {', '.join(ended)}")
 
 
-async def while_full(full: AbstractAsyncContextManager[None], target: Target, group: str) -> str:
-    """Writes while the node is full; gives what a commit and a new topic were answered."""
+async def while_full(
+    full: AbstractAsyncContextManager[None], target: Target, group: str, full_s: float, gone: str
+) -> str:
+    """Writes while the node is full, deletes a group if one is named; gives what the calls were answered."""
     if await stored(target, group, 1) != 1:
         raise Broken("a commit before it was not stored")
     async with full:
-        ends_s = time.monotonic() + FULL_S
+        ends_s = time.monotonic() + full_s
         code = await answer_to_a_commit(target, group)
         topic = await answer_to_a_topic(target)
+        if gone:
+            await until(lambda: deleted(target, gone), "a group to be deleted", full_s)
         await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
     return f"a commit was answered {code}, a new topic {topic}"
 
@@ -136,6 +150,17 @@ async def stored(target: Target, group: str, offset: int) -> int:
         except grpc.aio.AioRpcError:
             return 0
         return 0 if answer.topics[0].partitions[0].error_code else offset
+
+
+async def deleted(target: Target, group: str) -> bool:
+    """Deletes a group; gives whether it is gone."""
+    async with connection(target.owner) as channel:
+        request = coordinator_pb2.DeleteGroupsRequest(group_ids=[group])
+        try:
+            answer = await groups_stub(channel).DeleteGroups(request, timeout=FULL_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return answer.results[0].error_code in {0, common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND}
 
 
 async def fetched(target: Target, group: str) -> int:

@@ -1,18 +1,20 @@
 """One client commits 4 KiB of metadata for each of 900 partitions at a time, and never stops.
 
-Must hold: somebody says where it ends, before the memory of a coordinator or of the log's nodes does.
+Must hold: it ends at the bound of a group (`MUSTER_GROUP_MAX_OFFSET_BYTES`), before the memory of a
+coordinator or of the log's nodes does.
 """
 
-from abuse.caller import commit, connection, groups_stub, name_of
+from functools import partial
+
+from abuse.caller import admitted, commit, connection, groups_stub, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import coordinator_pb2
 
-STANDS_OPEN = "nothing bounds what one caller may store"
-
 PARTITIONS = 900
 METADATA = "m" * 4_096
-TOO_MUCH_MB = 200
+TOO_MUCH_MB = 300
+"""The default bound is 256 MiB."""
 
 
 async def attack(target: Target) -> str:
@@ -26,7 +28,8 @@ async def attack(target: Target) -> str:
                 coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=1, metadata=METADATA)
                 for number in range(first, first + PARTITIONS)
             ]
-            answer = await groups_stub(channel).OffsetCommit(commit(group_id, partitions), timeout=30)
+            request = commit(group_id, partitions)
+            answer = await admitted(partial(groups_stub(channel).OffsetCommit, request, timeout=30), 60)
             if code := answer.topics[0].partitions[0].error_code:
                 return f"after {stored_bytes >> 20} MB a commit was answered {name_of(code)}"
             stored_bytes += PARTITIONS * len(METADATA)

@@ -330,6 +330,21 @@ async def test_a_refused_append_is_repeated(bench: Bench) -> None:
     assert bench.entries(0) == [b"x"]
 
 
+async def test_what_makes_room_takes_along_what_waits_before_it(bench: Bench) -> None:
+    """Else a commit that a full log refuses would keep the deletion behind it from making room (LOG-68)."""
+    log = await bench.claim(0)
+    bench.store.full = True
+    log.append(0, [b"commit"])
+    await until(lambda: bench.store.steps["append"] > 2, "the commit to be refused, again and again")
+    assert not bench.done
+    log.append(1, [b"another commit"])
+    log.append(2, [b"deletion"], frees=True)
+    await until_equal(lambda: len(bench.done), 3)
+    log.append(3, [b"x"])
+    await until(lambda: bench.store.steps["append"] > 8, "a later commit to be refused")
+    assert bench.entries(0) == [b"commit", b"another commit", b"deletion"]
+
+
 async def test_the_next_instance_takes_over_when_one_dies(bench: Bench) -> None:
     log = await bench.claim(0)
     dead = bench.used

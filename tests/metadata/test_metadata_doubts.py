@@ -55,7 +55,7 @@ async def noted_at(cluster: MetadataCluster, run: bytes, indexes: Iterable[int])
     return all([run in await noted(cluster, index) for index in indexes])
 
 
-def unreached(*_: Any) -> Answer:
+def unreached(*_: Any, **__: Any) -> Answer:
     answer: Answer = asyncio.get_running_loop().create_future()
     answer.set_result(NodeReply(Status.DOWN))
     return answer

@@ -1,6 +1,7 @@
 """Leases: pure observation, and streams over real sockets."""
 
 import asyncio
+import json
 import resource
 import socket
 from collections.abc import AsyncIterator
@@ -8,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -321,6 +322,27 @@ def told_states(watchers: list[Watcher]) -> list[int | None]:
 def told_owners(watchers: list[Watcher]) -> list[str]:
     """Whom each watcher was told as the owner of shard 2."""
     return [watcher.owner(2).node_id for watcher in watchers]
+
+
+async def test_leases_are_renewed_while_the_nodes_are_out_of_memory(cluster: MetadataCluster) -> None:
+    """Else workers would lose their partitions, because of commits that nobody can store."""
+    holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
+    await holder.renew()
+    await until_equal(lambda: watcher.state("c-1"), LIVE, "the coordinator is seen")
+    for index in range(len(cluster.nodes)):
+        async with cluster.client(index) as client:
+            await client.config_set("maxmemory", "1")
+    for _ in range(20):
+        assert (await holder.renew()).renewed
+        assert watcher.state("c-1") == LIVE
+        await asyncio.sleep(2 * FAST["lease_ms"] / 1000 / 20)
+    for index in range(len(cluster.nodes)):
+        async with cluster.client(index) as client:
+            rows = await cast("Any", client.hgetall(keys.LEASES))
+            assert b"c-1" in rows
+            assert int(json.loads(rows[b"c-1"])["counter"]) > 1
+    await watcher.stop()
+    holder.close()
 
 
 async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> None:

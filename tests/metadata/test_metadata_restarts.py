@@ -136,7 +136,7 @@ async def test_a_record_that_one_node_forgot_is_not_lost(
         await until_equal(lambda: voting(cluster, 0), 3, "the node that forgot votes again")
 
 
-def _unreached(*_: Any) -> Answer:
+def _unreached(*_: Any, **__: Any) -> Answer:
     answer: Answer = asyncio.get_running_loop().create_future()
     answer.set_result(NodeReply(Status.DOWN))
     return answer
@@ -411,11 +411,11 @@ async def test_a_nonce_names_one_claim(tmp_path: Path, monkeypatch: pytest.Monke
         send = nodes[1].append
         overtaking: list[Answer] = []
 
-        def overtaken(shard: int, *rest: Any) -> Answer:
+        def overtaken(shard: int, *rest: Any, **options: Any) -> Answer:
             if not overtaking:
                 # On the same connection: it comes before the Claim.
                 overtaking.append(nodes[1].prepare(shard, 50, secrets.token_bytes(16), b"other"))
-            return send(shard, *rest)
+            return send(shard, *rest, **options)
 
         monkeypatch.setattr(nodes[1], "append", overtaken)
         successor = Writer(0, "c-2")
@@ -506,7 +506,7 @@ async def test_a_claim_whose_counted_promise_is_gone_begins_again(
         def not_at_first(*arguments: Any, **options: Any) -> Answer:
             return _unreached() if unheard and unheard.pop() else prepare(*arguments, **options)
 
-        def after_a_loss(*arguments: Any) -> Answer:
+        def after_a_loss(*arguments: Any, **options: Any) -> Answer:
             monkeypatch.setattr(nodes[1], "append", send)
 
             async def lose() -> NodeReply:
@@ -515,7 +515,7 @@ async def test_a_claim_whose_counted_promise_is_gone_begins_again(
                         "muster:{0}:promise", mapping={"epoch": writer.epoch, "nonce": writer.nonce}
                     )
                 await writer.append(cluster[0], b"w:2")
-                return await send(*arguments)
+                return await send(*arguments, **options)
 
             return asyncio.ensure_future(lose())
 

@@ -493,7 +493,7 @@ async def test_who_gives_up_calls_without_end_loses_the_connection(path: str) ->
         block, cancelled = http2.headers(path), struct.pack(">I", 8)
 
         def give_up_until_cut() -> bool:
-            for stream in range(1, 1 << 22, 2):
+            for stream in range(1, 20_000, 2):
                 attacker.send(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block))
                 attacker.send(http2.frame(http2.RESET, 0, stream, cancelled))
                 attacker.poll(0.001)

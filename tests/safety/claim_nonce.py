@@ -30,10 +30,10 @@ async def main() -> None:
         await until(lambda: all(node.steps.connected for node in nodes), "connected")
         send, overtaking = nodes[1].append, list[Any]()
 
-        def append(shard: int, *rest: Any) -> Any:
+        def append(shard: int, *rest: Any, **options: Any) -> Any:
             if not overtaking:
                 overtaking.append(nodes[1].prepare(shard, 50, secrets.token_bytes(16), b"other"))
-            return send(shard, *rest)
+            return send(shard, *rest, **options)
 
         setattr(nodes[1], "append", append)  # noqa: B010
         result = await writer.claim(mine)

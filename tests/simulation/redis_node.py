@@ -181,6 +181,8 @@ class RedisNode:
 
     def _do(self, name: bytes, arguments: Sequence[bytes]) -> Any:
         name = name.upper()
+        if name == b"INFO":
+            return self.store.info(*arguments)
         if name in WRITES:
             if self.refusing == "OOM" and name not in FREEING:
                 raise ResponseError("OOM command not allowed when used memory > 'maxmemory'.")

@@ -19,7 +19,9 @@ class Scripts:
         self._known: dict[bytes, Any] = {}
         self._call: Call | None = None
         libraries = self._lua.globals()
-        libraries[b"redis"] = self._lua.table_from({b"call": self._from_lua, b"sha1hex": _sha1hex})
+        libraries[b"redis"] = self._lua.table_from(
+            {b"call": self._from_lua, b"pcall": self._from_lua, b"sha1hex": _sha1hex}
+        )
         libraries[b"cjson"] = self._lua.table_from({b"decode": self._decode, b"encode": self._encode})
 
     def load(self, source: bytes) -> bytes:

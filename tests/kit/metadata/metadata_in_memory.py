@@ -53,6 +53,7 @@ class MemoryStore:
         self.stopped = False
         self.lose_answers = 0
         self.refuse = 0
+        self.full = False  # takes only what frees
         self.steps: Counter[str] = Counter()
         self.batches: list[int] = []
         self.requests: list[int] = []
@@ -134,8 +135,8 @@ class MemoryStore:
 
     def append(self, call: metadata_pb2.LogCall) -> metadata_pb2.LogResult:
         step, log = call.append, self.logs[call.shard]
-        if self.refuse:
-            self.refuse -= 1
+        if self.refuse or (self.full and not step.frees):
+            self.refuse = max(0, self.refuse - 1)
             return self.result(call, metadata_pb2.LOG_OUTCOME_REFUSED)
         if self.end(call.shard) != step.end:
             tail = [entry.nonce for entry in log[-len(step.records) :]]

@@ -67,6 +67,7 @@ class _Batch:
     records: Sequence[bytes]
     size_bytes: int
     ends_step: bool
+    frees: bool
 
 
 class ShardLog:
@@ -122,6 +123,7 @@ class ShardLog:
         self._queue: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
         self._step: asyncio.Future[metadata_pb2.LogResult] | None = None
+        self._open: metadata_pb2.AppendStep | None = None
         self._barriers: list[asyncio.Future[None]] = []
         self._barriers_of_step: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
@@ -131,7 +133,13 @@ class ShardLog:
         self._closed = False
 
     def append(
-        self, append_id: int, records: Sequence[bytes], *, ends_step: bool = False, ends_log: bool = False
+        self,
+        append_id: int,
+        records: Sequence[bytes],
+        *,
+        ends_step: bool = False,
+        ends_log: bool = False,
+        frees: bool = False,
     ) -> None:
         """Stores records, all or nothing, after everything that was given before.
 
@@ -142,6 +150,8 @@ class ShardLog:
             records: their bytes.
             ends_step: nothing is sent after them in their step, so that `end` is their end in `on_done`.
             ends_log: nothing is written after them: what is given later is dropped.
+            frees: they make room: they may use the reserve of nodes that are out of memory, and so may what
+                is on its way before them.
 
         Raises:
             TooLarge: they are above the bounds of a record, or of what is stored at a time. None is stored.
@@ -157,7 +167,9 @@ class ShardLog:
         if self._ended:
             return
         self._ended = ends_log
-        self._queue.append(_Batch(append_id, records, size_bytes, ends_step))
+        self._queue.append(_Batch(append_id, records, size_bytes, ends_step, frees))
+        if frees and self._open is not None:
+            self._open.frees = True  # from its next repetition on
         self._schedule()
 
     def barrier(self) -> "asyncio.Future[None]":
@@ -225,7 +237,7 @@ class ShardLog:
         self._barriers = [barrier for barrier in self._barriers if not barrier.done()]
         step: Step
         if self._queue:
-            step = self._next_batch()
+            step = self._open = self._next_batch()
             if self._watch is not None:
                 self._watch.sending(step, [batch.append_id for batch in self._sent])
         elif self._barriers:
@@ -251,13 +263,14 @@ class ShardLog:
                 step.records.add(record=record, nonce=self._nonces.next())
             if batch.ends_step:
                 break
+        step.frees = any(batch.frees for batch in (*self._sent, *self._queue))
         self.written_bytes += size_bytes
         return step
 
     def _stepped(self, future: "asyncio.Future[metadata_pb2.LogResult]") -> None:
         if future.cancelled() or self._closed:
             return
-        self._step = None
+        self._step = self._open = None
         if self._watch is not None:
             self._watch.settled()
         result = future.result()

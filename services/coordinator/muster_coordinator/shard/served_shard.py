@@ -37,6 +37,9 @@ from muster_coordinator.log.shard_log import LogStopped, ShardLog
 from muster_coordinator.shard.dependencies import Dependencies
 from muster_coordinator.shard.phase import NOT_SURE
 
+_FREEING = frozenset({"group_tombstone", "offset_tombstone"})
+"""Records that make room in the log: what they delete is in no later snapshot."""
+
 log = structlog.get_logger()
 
 Sink = Callable[[GroupResponse], None]
@@ -291,7 +294,9 @@ class ServedShard:
         append_id = min(self._own_appends, default=0) - 1
         stored: asyncio.Future[metadata_pb2.LogEnd | None] = asyncio.get_running_loop().create_future()
         self._own_appends[append_id] = stored
-        self._log.append(append_id, [record.SerializeToString()], ends_step=True, ends_log=ends_log)
+        self._log.append(
+            append_id, [record.SerializeToString()], ends_step=True, ends_log=ends_log, frees=True
+        )
         return await asyncio.shield(stored)
 
     def _appended(self, append_id: int, position: Position) -> None:
@@ -395,7 +400,11 @@ class ServedShard:
         for append in effects.appends:
             if self._watch is not None:
                 self._watch.storing(append)
-            self._log.append(append.append_id, [record.SerializeToString() for record in append.records])
+            self._log.append(
+                append.append_id,
+                [record.SerializeToString() for record in append.records],
+                frees=any(record.WhichOneof("kind") in _FREEING for record in append.records),
+            )
         self._arm(effects.next_deadline_ms, now)
 
     def _reply(self, effects: Effects, now: Now) -> None:

@@ -239,7 +239,7 @@ class CatalogLog:
         marker = records_pb2.Record(written_at_ms=written_at_ms, snapshot=snapshot)
         async with self._lock:
             for record in (_enabling(Feature.CATALOG_SNAPSHOTS, version, written_at_ms), marker):
-                if self._held != held or not await self._store(record.SerializeToString()):
+                if self._held != held or not await self._store(record.SerializeToString(), frees=True):
                     return None
             return self._end
 
@@ -278,7 +278,8 @@ class CatalogLog:
             if self._is_unsettled(removed):
                 return await self._unsettled(removed)
         decision.written_at_ms = self._wall_ms()
-        if not await self._store(decision.SerializeToString()):
+        frees = decision.WhichOneof("kind") == "topic_tombstone"
+        if not await self._store(decision.SerializeToString(), frees=frees):
             return None
         return await self._after_deletion(request, self._mine.stored(request))
 
@@ -305,8 +306,13 @@ class CatalogLog:
             return None if answer is None else _UNAVAILABLE
         return _Unsettled(Position(held.epoch, offset), answer)
 
-    async def _store(self, record: bytes) -> bool:
-        """Appends a record, repeated unchanged while the outcome is unknown; returns whether it is stored."""
+    async def _store(self, record: bytes, *, frees: bool = False) -> bool:
+        """Appends a record, repeated unchanged while the outcome is unknown; returns whether it is stored.
+
+        Args:
+            record: its bytes.
+            frees: whether it makes room, so that it may use the nodes' reserve.
+        """
         assert self._held is not None
         assert self._end is not None
         nonce = secrets.token_bytes(16)
@@ -317,6 +323,7 @@ class CatalogLog:
             claim_nonce=held.nonce,
             end=self._end.to_proto(),
             records=[metadata_pb2.NewRecord(record=record, nonce=nonce)],
+            frees=frees,
         )
         self._writing = held
         try:

@@ -153,7 +153,7 @@ class Claimer:
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
         verdict, replies = await self._quorum.ask(
-            lambda node: node.append(shard, epoch, nonce, batch),
+            lambda node: node.append(shard, epoch, nonce, batch, frees=True),
             verdicts.checked(self._quorum.majority),
         )
         answers = {

@@ -75,7 +75,8 @@ class Logs:
         id_ = end.position.stream_id
         # The caller goes on from an end only when a majority has it: it is the acknowledged position.
         batch: list[bytes | str] = [id_, end.hash, id_, *arguments(entries)]
-        verdict, replies = await self._append(held, end, batch, first_attempt=step.first_attempt)
+        first_attempt, frees = step.first_attempt, step.frees
+        verdict, replies = await self._append(held, end, batch, first_attempt=first_attempt, frees=frees)
         if verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
             self._upkeep.wrote(held, entries[-1].end)
             self._pass_on(held, replies)
@@ -89,12 +90,12 @@ class Logs:
         return verdict, None
 
     async def _append(
-        self, held: Held, end: LogEnd, batch: list[bytes | str], *, first_attempt: bool
+        self, held: Held, end: LogEnd, batch: list[bytes | str], *, first_attempt: bool, frees: bool
     ) -> tuple[Verdict, Replies]:
         """Asks all nodes, and again if one restarted: only answers under the same floor are added up."""
 
         def question(node: Node) -> Answer:
-            return self._asked(node, node.append(*held, batch, floor))
+            return self._asked(node, node.append(*held, batch, floor, frees=frees))
 
         while True:
             floor = self._floors.get(held.shard, 0)

@@ -96,6 +96,21 @@ local function refusal()
   return nil, floor, mark
 end
 
+-- A server that is out of memory (`maxmemory`) refuses a command that may take more of it, except in a script that
+-- has written before: it cannot stop in the middle. To remove a field that there never is counts as written, on every
+-- version of Redis and Valkey. Promises pass so, which are replaced and do not grow.
+local function pass()
+  redis.call('HDEL', promise, '')
+end
+
+-- So does what makes room, gives a shard an owner, or helps with either: up to a tenth above `maxmemory`.
+local function use_reserve()
+  local info = redis.pcall('INFO', 'memory')
+  if type(info) ~= 'string' then return end
+  local used, most = string.match(info, 'used_memory:(%d+)'), string.match(info, 'maxmemory:(%d+)')
+  if used and most and (most == '0' or tonumber(used) <= tonumber(most) * 1.1) then pass() end
+end
+
 -- Stores the run in which the node holds its promise, together with a write.
 local function note_run(mark)
   if run ~= '' and mark ~= run then redis.call('HSET', promise, 'run', run) end

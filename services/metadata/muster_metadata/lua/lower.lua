@@ -7,6 +7,7 @@ local same = held == epoch and held_nonce == nonce
 if not same then
   if held < epoch then return {'UNPROMISED', text} end
   if held > tonumber(ARGV[4]) then return {'FENCED', text} end
+  pass()
   redis.call('HSET', promise, 'epoch', ARGV[2], 'nonce', nonce, 'tag', '')
 end
 local id, hash = last_entry()

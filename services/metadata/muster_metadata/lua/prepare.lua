@@ -27,6 +27,7 @@ if ARGV[5] ~= '' and not same and spent(tonumber(ARGV[5])) then
   return {'SPENT', string.format('%d', math.max(held, floor))}
 end
 if not same then
+  pass()
   redis.call('HSET', promise, 'epoch', ARGV[2], 'nonce', nonce, 'tag', ARGV[4])
   note_run(mark)
 end

@@ -3,6 +3,7 @@
 local refused, floor, mark = refusal()
 if refused then return refused end
 if floor < tonumber(ARGV[4]) then
+  pass()
   redis.call('HSET', promise, 'floor', ARGV[4])
   note_run(mark)
 end

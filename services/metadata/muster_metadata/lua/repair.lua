@@ -10,6 +10,7 @@ if id ~= ARGV[4] or hash ~= ARGV[5] then
   return {'DUP', id, hash}
 end
 if hash_at(ARGV[6]) ~= ARGV[7] then return {'MISMATCH', id, hash} end
+use_reserve()
 
 -- What was acknowledged can only be cut where a majority forgot it, which an alarm says: it is not waited for any more.
 local function forget_cut()

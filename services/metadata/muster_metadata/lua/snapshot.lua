@@ -10,6 +10,7 @@ else
   if missing and missing[2] == 'foreign' then return missing end
 end
 local found = redis.call('HGET', KEYS[5], ARGV[5])
+use_reserve()
 if found and found ~= ARGV[6] then return {'MISMATCH', last_entry()} end
 if not found then redis.call('HSET', KEYS[5], ARGV[5], ARGV[6]) end
 -- A copy is named with its marker when it is whole.

@@ -243,10 +243,27 @@ class Node:
         return self._on_log(self.steps, SCRIPTS["prepare"], shard, epoch, nonce, *rest, vote=vote)
 
     def append(
-        self, shard: int, epoch: int, nonce: bytes, batch: Sequence[bytes | str], floor: int = 0
+        self,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        batch: Sequence[bytes | str],
+        floor: int = 0,
+        *,
+        frees: bool = False,
     ) -> Answer:
-        """Writes a batch; `batch` is id and hash of the exact end, acknowledged position, entries."""
-        return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *batch[:3], floor, *batch[3:])
+        """Writes a batch.
+
+        Args:
+            shard: which log.
+            epoch: of the claim.
+            nonce: of the claim.
+            batch: id and hash of the exact end, acknowledged position, entries.
+            floor: that the writer knows.
+            frees: whether it may use the reserve of a node that is out of memory.
+        """
+        rest = (*batch[:3], floor, "frees" if frees else "", *batch[3:])
+        return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *rest)
 
     def raise_floor(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
         """Raises the floor: no write without it, no promise up to it. Values: id and hash of the end."""

@@ -31,7 +31,9 @@ _REMEDIES = {
     ProblemKind.LOADING: "wait until it has read its append-only file",
     ProblemKind.BUSY: "another program's script runs there: `SCRIPT KILL` ends it, unless it has written",
     ProblemKind.DISK: "make room on its disk; it catches up by itself",
-    ProblemKind.OUT_OF_MEMORY: "raise its maxmemory; it catches up by itself",
+    ProblemKind.OUT_OF_MEMORY: (
+        "raise its maxmemory, or delete groups and topics and keep less (MUSTER_SHARD_LOG_RETENTION_MS)"
+    ),
     ProblemKind.REPLICA: "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own",
     ProblemKind.OLD_CONFIGURATION: "wait: a running metadata service brings it up to date",
     ProblemKind.OTHER_NODE: "name the nodes in the order in which they were made: `muster doctor --nodes`",

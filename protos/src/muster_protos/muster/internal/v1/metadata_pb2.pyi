@@ -331,6 +331,7 @@ class AppendStep(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     FIRST_ATTEMPT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    FREES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the claim."""
     claim_nonce: _builtins.bytes
@@ -339,6 +340,10 @@ class AppendStep(_message.Message):
     """True: this batch was never sent before, through any instance. Only then may REFUSED be answered."""
     traceparent: _builtins.str
     """Trace context of the batch as of W3C Trace Context, at most 55 bytes; empty: it is not traced."""
+    frees: _builtins.bool
+    """True: a record among them, or one that waits behind them, makes room. They may use the reserve of nodes that are out
+    of memory. An older server ignores it.
+    """
     @_builtins.property
     def end(self) -> Global___LogEnd:
         """Where the log must end."""
@@ -356,10 +361,11 @@ class AppendStep(_message.Message):
         records: _abc.Iterable[Global___NewRecord] | None = ...,
         first_attempt: _builtins.bool = ...,
         traceparent: _builtins.str = ...,
+        frees: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "end", b"end", "epoch", b"epoch", "first_attempt", b"first_attempt", "records", b"records", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "end", b"end", "epoch", b"epoch", "first_attempt", b"first_attempt", "frees", b"frees", "records", b"records", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
