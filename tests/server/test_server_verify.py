@@ -288,6 +288,19 @@ async def test_a_log_that_contradicts_itself_cannot_be_replayed(nodes: RedisNode
     assert verify(nodes.url).broken["G12"] == 1
 
 
+async def test_limits_that_an_operator_raised_accuse_nobody(nodes: RedisNodes) -> None:
+    built = healthy()
+    built.generation(2, *(f"m{number}" for number in range(5_001)))
+    built.commit(2, "m1", 1, metadata="x" * 10_000)
+    for node in nodes:
+        store(node, built.entries, built.end)
+    assert verify(nodes.url).broken == {"G11": 1}
+    assert verify(nodes.url, limits=GroupConfig(max_size=6_000)).clean
+    app = Typer()
+    app.command()(verify_command)
+    assert CliRunner().invoke(app, [nodes.url, "--max-group-size", "6000"]).exit_code == 0
+
+
 async def test_every_damage_is_found_out(nodes: RedisNodes) -> None:
     missed = []
     for damage in DAMAGES:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+OFFSET_METADATA_MAX_BYTES = 65_536
+"""The most that `GroupConfig.offset_metadata_max_bytes` may be set to: an audit accuses nobody of less."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:

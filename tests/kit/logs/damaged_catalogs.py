@@ -28,9 +28,15 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     _alter(built, "tenants", {3: "hooli"}, removed=(1,))
     _alter(built, "tenants", {4: "globex"})
     built.add(records_pb2.Record(critical=True, restored=records_pb2.Restored(reason="a fire")))
-    enabled = records_pb2.FeatureEnabled(name="member-secrets", version="0.2.0")
-    built.add(records_pb2.Record(critical=True, feature_enabled=enabled))
+    _enable(built, "catalog-snapshots")
+    _enable(built, "member-secrets")
+    _enable(built, "catalog-snapshots")  # with each of its snapshots
     return built
+
+
+def _enable(built: LogBuilder, feature: str) -> None:
+    enabled = records_pb2.FeatureEnabled(name=feature, version="0.2.0")
+    built.add(records_pb2.Record(critical=True, feature_enabled=enabled))
 
 
 def _topic(
@@ -151,6 +157,10 @@ def _a_configuration_out_of_nothing(built: LogBuilder) -> None:
     _replace(built, 7, 3, "c:1", "g:1")
 
 
+def _a_feature_enabled_twice(built: LogBuilder) -> None:
+    _enable(built, "member-secrets")
+
+
 CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
     f"catalog: {make.__name__.strip('_').replace('_', ' ')}": (invariant, make)
     for invariant, make in (
@@ -172,6 +182,7 @@ CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
         ("C3", _two_replacements_of_one_number),
         ("C3", _a_node_replaced_that_was_elsewhere),
         ("C3", _a_configuration_out_of_nothing),
+        ("C4", _a_feature_enabled_twice),
     )
 }
 """Name → the promise that must be found broken, and what writes the records."""

@@ -243,7 +243,7 @@ def _too_many_members(built: LogBuilder) -> None:
 
 
 def _too_much_metadata(built: LogBuilder) -> None:
-    built.commit(1, "z", 1, metadata="x" * 4_097)
+    built.commit(1, "z", 1, metadata="x" * 65_537)
 
 
 def _a_departure_from_a_group_that_never_was(built: LogBuilder) -> None:
@@ -470,5 +470,5 @@ DAMAGES: tuple[Damage, ...] = tuple(
 OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "L11", "L12", "O2"})
 """Promises that the entries of one log cannot break: see `kit.logs.audit_corpus`."""
 
-OF_THE_CATALOG = frozenset({"C1", "C2", "C3"})
+OF_THE_CATALOG = frozenset({"C1", "C2", "C3", "C4"})
 """Promises about the catalog's log: see `kit.logs.damaged_catalogs`."""

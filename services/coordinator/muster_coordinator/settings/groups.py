@@ -1,6 +1,6 @@
 """Settings of the group protocol."""
 
-from muster_core.config import GroupConfig
+from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
 from muster_runtime.settings import Settings
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -155,7 +155,7 @@ class GroupSettings(Settings):
     offset_metadata_max_bytes: int = Field(
         default=_DEFAULTS.offset_metadata_max_bytes,
         ge=0,
-        le=65_536,
+        le=OFFSET_METADATA_MAX_BYTES,
         description="Length of the metadata string of a commit, in UTF-8.",
     )
     offsets_retention_ms: int = Field(

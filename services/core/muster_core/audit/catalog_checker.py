@@ -4,6 +4,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_core.audit.invariants import Findings
+from muster_core.features import Feature
 from muster_core.log.topic_names import alteration_problem, names_problem
 from muster_core.log.topic_zones import stored_form, zones_problem
 from muster_core.log.topics import MAX_CHANGES, StoredTopic, Topics
@@ -17,7 +18,7 @@ class CatalogChecker:
     """Checks the records of the catalog, each against the catalog that those before it make.
 
     Args:
-        findings: takes the results, of invariants C1, C2 and C3.
+        findings: takes the results, of invariants C1 to C4.
 
     Attributes:
         configuration: number of the last configuration of the nodes.
@@ -55,6 +56,13 @@ class CatalogChecker:
             self._check_change(position, record.topic_tombstone.change_id)
         elif record.HasField("node_replaced"):
             self._check_replacement(position, record.node_replaced)
+        elif record.HasField("feature_enabled"):
+            self._check_feature(position, record.feature_enabled.name, topics)
+
+    def _check_feature(self, position: Position, name: str, topics: Topics) -> None:
+        if name == Feature.CATALOG_SNAPSHOTS:
+            return  # repeated with the marker of each snapshot
+        self._findings.expect("C4", name not in topics.features, position, f"{name} is enabled already")
 
     def _check_topic(
         self, position: Position, stored: records_pb2.TopicStored, before: StoredTopic | None

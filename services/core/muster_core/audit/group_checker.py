@@ -12,7 +12,7 @@ from muster_core.audit.kept_tokens import Given, check_keepers, check_partitions
 from muster_core.audit.record_forms import check_forms
 from muster_core.audit.removal_checker import RemovalChecker
 from muster_core.audit.silence import OtherTimeout, check_silence
-from muster_core.config import GroupConfig
+from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
 from muster_core.log.commits import CommitRow
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.position import NOWHERE, Position
@@ -110,7 +110,7 @@ class GroupChecker:
         check_forms(run, self._findings)
         self.removals.add_run(run)
         self._bindings.add_run(run)
-        if longest_bytes > self._limits.offset_metadata_max_bytes:
+        if longest_bytes > OFFSET_METADATA_MAX_BYTES:
             self._check_metadata(run)
 
     def claimed(self) -> None:
@@ -440,7 +440,7 @@ class GroupChecker:
         self._wrong("O4", position, text)
 
     def _check_metadata(self, run: RecordRun) -> None:
-        limit = self._limits.offset_metadata_max_bytes
+        limit = OFFSET_METADATA_MAX_BYTES
         for index, data in enumerate(run.datas):
             if len(data) <= limit or run.kinds[index] != COMMIT:
                 continue

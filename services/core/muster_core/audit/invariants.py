@@ -311,6 +311,14 @@ INVARIANTS: dict[str, Invariant] = {
             "the one that the node had.",
         ),
         Invariant(
+            "C4",
+            "A feature is enabled once.",
+            "enabled features",
+            Severity.SERIOUS,
+            "Each feature against those that were enabled before it; only that of the catalog's snapshots is "
+            "repeated, with each of them.",
+        ),
+        Invariant(
             "M3",
             "A member is removed for its silence only after its time-out.",
             "removals",

@@ -9,6 +9,7 @@ import typer
 from muster.cli.console import console
 from muster.cli.ending import without_passwords
 from muster_core.audit.invariants import INVARIANTS
+from muster_core.config import GroupConfig
 from muster_runtime.logs import clean_text
 from rich.console import Console
 from rich.table import Table
@@ -49,6 +50,7 @@ def verify(
     ] = "all",
     output: Annotated[str, typer.Option("--output", "-o", help="`text` or `json`.")] = "text",
     data: Annotated[Path, typer.Option(help="Folder of the `muster dev` cluster.")] = Path(".muster/dev"),
+    max_group_size: Annotated[int, typer.Option(min=1, help="Members that a group may have.")] = 5_000,
     anchor: AnchorPlace = "",
     anchor_key: AnchorKey = None,
     accept_restore: AcceptRestore = False,
@@ -61,7 +63,10 @@ def verify(
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     try:
         anchoring = Anchoring(anchor, anchor_key, keep_anchor, sign_with, accept_restore)
-        report = verify_log(url or _dev_url(data), all_nodes=nodes == "all", anchoring=anchoring)
+        limits = GroupConfig(max_size=max_group_size)
+        report = verify_log(
+            url or _dev_url(data), all_nodes=nodes == "all", anchoring=anchoring, limits=limits
+        )
     except (LogUnreadableError, UnusableDescription) as error:
         _fail(str(error))
     if output == "json":

@@ -8,6 +8,7 @@ from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.invariants import Findings, Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
 from muster_core.audit.node_log import proven
+from muster_core.config import GroupConfig
 from redis.exceptions import RedisError
 
 from muster_server.verify.anchors import NO_ANCHORS, Anchoring, in_words
@@ -53,6 +54,7 @@ class Report:
     ends: dict[int, End] = field(default_factory=dict)
     restores: list[Restore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    limits: GroupConfig = field(default_factory=GroupConfig)
 
     @property
     def clean(self) -> bool:
@@ -60,13 +62,16 @@ class Report:
         return not self.broken
 
 
-def verify(url: str, *, all_nodes: bool = True, anchoring: Anchoring = NO_ANCHORS) -> Report:
+def verify(
+    url: str, *, all_nodes: bool = True, anchoring: Anchoring = NO_ANCHORS, limits: GroupConfig | None = None
+) -> Report:
     """Reads and checks every log of a cluster.
 
     Args:
         url: `redis://host:port,…`.
         all_nodes: also compare what the nodes hold.
         anchoring: what to do about anchors.
+        limits: what a group may be; absent: as by default.
 
     Raises:
         LogUnreadableError: there is nothing to read, or too many nodes were lost during the read.
@@ -75,6 +80,7 @@ def verify(url: str, *, all_nodes: bool = True, anchoring: Anchoring = NO_ANCHOR
     try:
         with StoredLogs(url) as reader:
             report = Report(reader.cluster_id, reader.count, reader.problems, all_nodes)
+            report.limits = limits or report.limits
             report.anchor = anchoring.read(reader.cluster_id)
             for shard in reader.logs():
                 _verify_log(reader, shard, report)
@@ -111,8 +117,12 @@ def _excuse(report: Report, anchor: Anchor, catalog: int) -> None:
 def _checked(reader: StoredLogs, shard: int, report: Report) -> LogAudit:
     nodes = reader.node_logs(shard)
     acknowledged = proven(nodes)
-    checks = LogAudit if shard < reader.shard_count else CatalogAudit
-    audit = checks(shard, cluster=reader.genesis, snapshots=reader.snapshots(shard))
+    snapshots = reader.snapshots(shard)
+    audit = (
+        LogAudit(shard, cluster=reader.genesis, snapshots=snapshots, limits=report.limits)
+        if shard < reader.shard_count
+        else CatalogAudit(shard, cluster=reader.genesis, snapshots=snapshots)
+    )
     for page in reader.pages(shard, reader.best(shard), acknowledged):
         audit.add_page(page)
     reader.check_nodes(audit, nodes, acknowledged)
