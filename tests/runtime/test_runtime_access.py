@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, quotas_pb2, session_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    discovery_pb2,
+    incremental_pb2,
+    quotas_pb2,
+    session_pb2,
+)
 from muster_runtime.rpc._files import MAX_BYTES
 from muster_runtime.rpc.access import access as followed
 from muster_runtime.rpc.access.access import Access, AccessSettings
@@ -137,7 +144,8 @@ def test_a_file_is_bounded() -> None:
 
 
 PUBLIC: list[FileDescriptor] = [
-    module.DESCRIPTOR for module in (common_pb2, coordinator_pb2, discovery_pb2, quotas_pb2, session_pb2)
+    module.DESCRIPTOR
+    for module in (common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2, quotas_pb2, session_pb2)
 ]
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from kit.logs.log_builder import healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, set_back
 from muster_core.audit.anchor import Anchor, End, Restore, excusing
-from muster_core.features import Feature
+from muster_core.features import ALL_FEATURES, Feature
 from muster_core.position import Position
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.initialise import initialise_log
@@ -150,7 +150,7 @@ class TestACluster:
         assert any(note.endswith("a disk burned") for note in report.notes)
         assert verify(nodes.url, anchoring=Anchoring(place)).clean, "the anchor is that of the restored log"
 
-    @pytest.mark.parametrize("features", [(), tuple(Feature)], ids=["without the feature", "with it"])
+    @pytest.mark.parametrize("features", [(), tuple(ALL_FEATURES)], ids=["without the feature", "with it"])
     async def test_the_command_records_a_restore(self, tmp_path: Path, features: tuple[Feature, ...]) -> None:
         nodes = RedisNodes(tmp_path / "cluster", 3, fsync="no")
         await nodes.start()
