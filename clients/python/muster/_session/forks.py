@@ -1,14 +1,24 @@
 """Whether this process was forked from one that was connected to a cluster.
 
 gRPC does not survive that: the child hangs or crashes, and reads what was meant for its parent, whose
-members then lose their partitions for good.
+members then lose their partitions for good. Once the last connection is closed, a child may connect; but
+gRPC's threads end a little later, and a child that is forked meanwhile hangs as well.
 """
 
 import os
+import threading
+import time
 import weakref
+from pathlib import Path
+
+_GRPC_ENDS_S = 1.0
+"""How long after the last connection a fork waits for gRPC's threads at most."""
+_TICK_S = 0.005
+_THREADS = Path("/proc/self/task")
 
 _connected: "weakref.WeakSet[object]" = weakref.WeakSet()
 _forked_from_connected = False
+_closed_s = float("-inf")
 
 
 def note_connected(pool: object) -> None:
@@ -18,12 +28,28 @@ def note_connected(pool: object) -> None:
 
 def note_closed(pool: object) -> None:
     """A pool has closed all its connections."""
+    global _closed_s
     _connected.discard(pool)
+    _closed_s = time.monotonic()
 
 
 def forked_from_connected() -> bool:
     """Whether a connection was open in the parent when it forked this process."""
     return _forked_from_connected
+
+
+def _before_fork() -> None:
+    """Waits until gRPC has ended, where the last connection was closed just now."""
+    while not _connected and time.monotonic() < _closed_s + _GRPC_ENDS_S and _has_foreign_threads():
+        time.sleep(_TICK_S)
+
+
+def _has_foreign_threads() -> bool:
+    """Whether there may be threads that are not Python's, as gRPC's are."""
+    try:
+        return sum(1 for _ in _THREADS.iterdir()) > threading.active_count()
+    except OSError:  # no Linux
+        return True
 
 
 def _forked() -> None:
@@ -32,4 +58,4 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_before_fork, after_in_child=_forked)
