@@ -5,9 +5,10 @@ import inspect
 import pkgutil
 from typing import Any
 
+import grpc
 import muster
 import pytest
-from kit.waiting import until_equal
+from kit.waiting import until, until_equal
 from muster import TopicPartition
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -20,6 +21,7 @@ from muster._messages import (
     tokens_of,
 )
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._session import forks
 from muster._session.channels import ChannelPool
 from muster._standing import Caller, Life, Order, Pulse, Seat, Standing
 from muster.assignors import Assignor, MemberSnapshot
@@ -387,6 +389,22 @@ async def test_a_channel_is_closed_when_nobody_uses_it() -> None:
         assert channels.addresses == {"127.0.0.1:1"}
     await until_equal(lambda: channels.addresses, set())
     await channels.close()
+
+
+async def test_a_channel_that_is_opened_after_a_close_ends_with_its_own_user() -> None:
+    """Not with another user of its address, whose channel is from before the close."""
+    channels = ChannelPool()
+    before, after = channels.use("127.0.0.1:1"), channels.use("127.0.0.1:1")
+    old = await before.__aenter__()
+    await channels.close()
+    new = await after.__aenter__()
+    await before.__aexit__(None, None, None)
+    assert channels.addresses == {"127.0.0.1:1"}
+    assert new is not old
+    await after.__aexit__(None, None, None)
+    assert channels.addresses == set()
+    await until_equal(new.get_state, grpc.ChannelConnectivity.SHUTDOWN)
+    await until(lambda: channels not in forks._connected, "the pool counts as closed")
 
 
 def test_exports_are_exactly_the_public_names() -> None:

@@ -136,13 +136,19 @@ class ChannelPool:
             yield entry.channel
         finally:
             entry.users -= 1
-            if entry.users == 0 and self._closed:
-                self.give_up(address)  # of a member that was still leaving
-            elif entry.users == 0 and self._entries.get(address) is entry:
-                loop = asyncio.get_running_loop()
-                entry.idle = loop.call_later(self._idle_ms / 1_000, self._drop, address, entry)
-            elif entry.users == 0 and entry.given_up:
+            if entry.users == 0:
+                self._unused(address, entry)
+
+    def _unused(self, address: str, entry: _Pooled) -> None:
+        """Nobody uses a channel now: one that may be used again is closed later, any other at once."""
+        if self._entries.get(address) is not entry:
+            if entry.given_up:
                 self._close_soon(entry)
+        elif self._closed:  # of a member that was still leaving
+            self.give_up(address)
+        else:
+            loop = asyncio.get_running_loop()
+            entry.idle = loop.call_later(self._idle_ms / 1_000, self._drop, address, entry)
 
     def proof(self) -> tuple[tuple[str, str], ...]:
         """What a call shows about who makes it, as metadata; empty: nothing. From any thread."""
