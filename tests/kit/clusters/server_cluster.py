@@ -52,7 +52,7 @@ async def all_served(servers: str) -> None:
 
 
 async def find(servers: str, group: str) -> str:
-    """Address of the group's coordinator, once there is one."""
+    """Address of the group's coordinator, once it serves the group's shard: it is named while it still loads."""
     async with grpc.aio.insecure_channel(servers) as channel:
         discovery: discovery_pb2_grpc.CoordinatorDiscoveryServiceAsyncStub = (
             discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
@@ -61,7 +61,11 @@ async def find(servers: str, group: str) -> str:
         async def found() -> str:
             request = discovery_pb2.FindCoordinatorRequest(group_ids=[group])
             result = (await discovery.FindCoordinator(request, timeout=5)).results[0]
+            if result.error_code:
+                return ""
             where = result.coordinator
-            return f"{where.host}:{where.port}" if result.error_code == 0 else ""
+            view = await discovery.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=5)
+            serves = any(shard.serving for shard in view.cluster.shards if shard.shard == where.shard)
+            return f"{where.host}:{where.port}" if serves else ""
 
         return await until(found, f"there is a coordinator for {group}")
