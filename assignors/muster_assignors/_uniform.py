@@ -16,12 +16,21 @@ _ROUNDS = 16
 """How often the topics are gone through for balance, where members want different ones."""
 
 
-def assign_uniform(group: GroupSnapshot) -> Assignment:
-    """Gives each member as many partitions as the others, over all topics, and leaves it what it had."""
+def assign_uniform(group: GroupSnapshot, alike: bool | None = None) -> Assignment:
+    """Gives each member as many partitions as the others, over all topics, and leaves it what it had.
+
+    Args:
+        group: the group.
+        alike: whether all members count as wanting the same topics; None: by what they want. True where
+            they do not
+            gives a member what it does not want.
+    """
     members = [group.members[member_id] for member_id in sorted(group.members, key=text_order)]
     wanted = {frozenset(member.topics) for member in members}
     topics = group.topics_in_order()
-    shares = _alike(group, members, topics) if len(wanted) == 1 else _different(group, members, topics)
+    if alike is None:
+        alike = len(wanted) == 1
+    shares = _alike(group, members, topics) if alike else _different(group, members, topics)
     return {member.member_id: sorted(share) for member, share in zip(members, shares, strict=True)}
 
 

@@ -34,6 +34,7 @@ def test_a_stable_group_is_described_whole() -> None:
         state_since_ms=since_ms,
         cause=described.cause,
         shard_epoch=1,
+        type="classic",
         members=[
             coordinator_pb2.DescribeGroupsResponse.Member(
                 member_id=who.member_id,

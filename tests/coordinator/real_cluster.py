@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from coordinator.coordinator_cluster import PATIENT_LEASE_MS, Coordinators
 from kit.metadata.metadata_instances import metadata_cluster
+from muster_core.features import FEATURE_NAMES
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -37,8 +38,11 @@ async def on_one_node(shards: int) -> AsyncIterator[Coordinators]:
 class RealCluster(Coordinators):
     """Coordinators, two instances of metadata, three servers."""
 
-    def __init__(self, folder: Path, lease_ms: int = PATIENT_LEASE_MS) -> None:
+    def __init__(
+        self, folder: Path, lease_ms: int = PATIENT_LEASE_MS, features: Iterable[str] = FEATURE_NAMES
+    ) -> None:
         super().__init__([])
+        self.features = features
         self.lease_ms = lease_ms
         self.nodes = RedisNodes(folder, 3)
         self.servers: list[MetadataServer] = []
@@ -47,7 +51,7 @@ class RealCluster(Coordinators):
 
     async def start(self) -> None:
         await self.nodes.start()
-        await initialise(self.nodes.url, SHARDS)
+        await initialise(self.nodes.url, SHARDS, features=self.features)
         for _ in range(2):
             server = MetadataServer(
                 MetadataSettings.model_validate(

@@ -19,10 +19,12 @@ from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_core import error_code, fault
 from muster_core.events import (
+    Assigned,
     Event,
     FeaturesEnabled,
     GroupRequest,
     Request,
+    Resolved,
     Resume,
     StreamBroken,
     Suspend,
@@ -31,7 +33,10 @@ from muster_core.events import (
 from muster_core.features import ALL_FEATURES
 from muster_core.log.application import Application
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.descriptions import Descriptions
+from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
 from muster_core.protocol.leaves import Leaves
+from muster_core.protocol.offset_commits import OffsetCommits
 from muster_core.protocol.offsets import Offsets
 from muster_core.protocol.queries import Queries
 from muster_core.protocol.rebalance import Rebalancer
@@ -251,6 +256,18 @@ class Scene:
             (await self._ask("GroupHistory", coordinator_pb2.GroupHistoryRequest(group_id=BAD))).error_code
         )
 
+    async def incremental_heartbeat(self) -> int:
+        request = incremental_pb2.ConsumerGroupHeartbeatRequest(
+            group_id=BAD, member_id="m", member_epoch=0, rebalance_timeout_ms=60_000
+        )
+        request.topics.names.append("t")
+        request.owned.SetInParent()
+        return int((await self._ask("ConsumerGroupHeartbeat", request)).error_code)
+
+    async def incremental_describe(self) -> int:
+        request = incremental_pb2.ConsumerGroupDescribeRequest(group_ids=[BAD])
+        return int((await self._ask("ConsumerGroupDescribe", request)).groups[0].error_code)
+
     async def _ask(self, name: str, request: Any) -> Any:
         return await getattr(self.caller.stub, name)(request, timeout=60)
 
@@ -322,7 +339,7 @@ CASES = {
     "sync": Case(Syncs, "handle", of_request, Scene.sync, "SyncGroupRequest"),
     "heartbeat": Case(Rebalancer, "touch", of_group, Scene.heartbeat, "HeartbeatRequest"),
     "leave": Case(Leaves, "_leave", of_group, Scene.leave, "LeaveGroupRequest"),
-    "commit": Case(Offsets, "commit", of_request, Scene.commit, "OffsetCommitRequest"),
+    "commit": Case(OffsetCommits, "handle", of_request, Scene.commit, "OffsetCommitRequest"),
     "fetch": Case(
         OffsetStore,
         "get",
@@ -334,6 +351,20 @@ CASES = {
     "describe": Case(Queries, "_describe", of_group, Scene.describe, "DescribeGroupsRequest"),
     "list": Case(Queries, "_list", of_group, Scene.list, "ListGroupsRequest"),
     "delete": Case(ShardContext, "in_line", of_group, Scene.delete, "DeleteGroupsRequest"),
+    "incremental heartbeat": Case(
+        IncrementalHeartbeats,
+        "handle",
+        of_request,
+        Scene.incremental_heartbeat,
+        "ConsumerGroupHeartbeatRequest",
+    ),
+    "incremental describe": Case(
+        Descriptions,
+        "describe",
+        lambda *_: BAD,
+        Scene.incremental_describe,
+        "ConsumerGroupDescribeRequest",
+    ),
     "history": Case(Queries, "history", of_request, Scene.history, "GroupHistoryRequest"),
     "cancel": Case(Group, "unpark_join", of_group, Scene.cancel, "Cancelled"),
     "append done": Case(
@@ -382,15 +413,8 @@ async def begun(cluster: MemoryCluster) -> Scene:
 
 
 def test_each_kind_of_event_has_a_case() -> None:
-    """But for calls that never come to a core: the one that releases a group, which has its own test, and
-    those of incremental groups, which no service serves yet.
-    """
-    others = {
-        Request,
-        coordinator_pb2.ReleaseGroupRequest,
-        incremental_pb2.ConsumerGroupHeartbeatRequest,
-        incremental_pb2.ConsumerGroupDescribeRequest,
-    }
+    """But for the call that releases a group, which never comes to a core, and what is computed aside."""
+    others = {Request, Assigned, Resolved, coordinator_pb2.ReleaseGroupRequest}
     kinds = {*get_args(Event), *get_args(GroupRequest)} - others
     assert {kind.__name__ for kind in kinds} | {"loaded"} == {case.kind for case in CASES.values()}
 

@@ -326,6 +326,7 @@ async def test_a_refused_append_is_repeated(bench: Bench) -> None:
     bench.store.refuse = 3
     log.append(0, [b"x"])
     await until_equal(lambda: len(bench.done), 1)
+    assert bench.client.trouble == ""
     assert bench.store.steps["append"] == 4
     assert bench.entries(0) == [b"x"]
 

@@ -6,7 +6,8 @@ from typing import Any, cast
 import pytest
 from coordinator.test_coordinator_shard import Bench
 from muster_coordinator.api.rights import Rights
-from muster_coordinator.session.stream import SessionStream, StreamDependencies
+from muster_coordinator.session.dependencies import StreamDependencies
+from muster_coordinator.session.stream import SessionStream
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
@@ -52,7 +53,9 @@ def stream(
 
 def beaten(opened: SessionStream, number: int) -> session_pb2.BeatAck:
     opened._beat(session_pb2.Beat(number=number))
-    (frame,) = opened._outbox.take().frames
+    message = opened._outbox.take()
+    assert isinstance(message, session_pb2.SessionResponse)
+    (frame,) = message.frames
     return frame.beat_ack
 
 

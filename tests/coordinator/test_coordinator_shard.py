@@ -21,7 +21,7 @@ from muster_core.config import GroupConfig
 from muster_core.events import Push, TopicsChanged
 from muster_core.features import ALL_FEATURES
 from muster_core.log.chain import BEFORE_GENESIS
-from muster_core.protocol.offsets import Offsets
+from muster_core.protocol.offset_commits import OffsetCommits
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -183,7 +183,7 @@ async def test_who_waits_when_the_core_raises_is_told_to_try_again(
     commit = bench.commit(1)
     await until(lambda: bench.shard.open_calls == 2)
     bench.now_ms += 10 * GATHERING_MS
-    monkeypatch.setattr(Offsets, "_store", raising)
+    monkeypatch.setattr(OffsetCommits, "_store", raising)
     assert code(await bench.commit(2)) == error_code.COORDINATOR_NOT_AVAILABLE
     assert (await joining).error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
@@ -199,7 +199,7 @@ async def test_a_core_that_gets_no_memory_blames_no_group(
     def without_memory(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Offsets, "_store", without_memory)
+    monkeypatch.setattr(OffsetCommits, "_store", without_memory)
     with pytest.raises(MemoryError):
         await bench.commit(1)
     assert list(bench.faults) == []

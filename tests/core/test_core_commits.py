@@ -3,6 +3,7 @@
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
+from muster_core.protocol.room import Room
 from muster_protos.muster.v1 import coordinator_pb2
 
 
@@ -88,6 +89,23 @@ def test_the_retry_of_a_commit_on_its_way_does_not_wait_for_ever(came_at_ms: int
     assert len(cluster.waiting) == 1
     cluster.acknowledge()
     assert outcome(cluster, last) == error_code.NONE
+
+
+def test_a_log_that_takes_nothing_is_told_of_and_not_waited_for_long() -> None:
+    """LIM-52."""
+    cluster = VirtualShard()
+    trouble = "3 of 3 nodes of the log take no records: it is out of memory"
+    cluster.shard.live_in(Room(log_trouble=lambda: trouble))
+    (member,) = settled(cluster, "a")
+    cluster.auto_ack = False
+    call = cluster.send(member.commit_request(5, seq=1))
+    cluster.advance(1_000)
+    answer = cluster.answer(call)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    assert answer.topics[0].partitions[0].error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert trouble in answer.error_message
+    cluster.acknowledge()
+    assert fetched(cluster) == 5, "it may have been stored all the same"
 
 
 @pytest.mark.parametrize("generation", [1, -1, 2])

@@ -3,6 +3,7 @@
 import pytest
 from kit.lives.incremental_shard import (
     AWAY,
+    FEATURES,
     GROUP,
     LEAVE,
     NumberedMember,
@@ -17,6 +18,7 @@ from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from kit.logs.snapshots import check_every_cut
 from muster_core import error_code
 from muster_core.config import GroupConfig
+from muster_core.features import Feature
 from muster_core.log.application import UnknownCriticalRecord
 from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
@@ -406,7 +408,7 @@ def _record(step: incremental_pb2.MemberStepped) -> records_pb2.Record:
 
 
 def test_without_the_feature_nothing_is_written() -> None:
-    cluster = VirtualShard()
+    cluster = VirtualShard(features=FEATURES - {Feature.INCREMENTAL_GROUPS})
     member = NumberedMember(cluster, "a")
     count = len(cluster.log)
     assert member.join().error_code == error_code.UNSUPPORTED_VERSION

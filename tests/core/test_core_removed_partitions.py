@@ -183,3 +183,23 @@ def test_nothing_of_it_happens_without_removed_partitions() -> None:
     acts.commit(cluster)
     hear(cluster, 6, 4)
     assert "partitions_removed" not in cluster.kinds()
+
+
+class Unread(dict[Any, Any]):
+    """A table that nobody goes through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all offsets of a group were looked at")
+
+
+def test_a_catalog_that_removes_nothing_is_taken_in_without_a_look_at_offsets() -> None:
+    """LIM-49: a shard may have a million, and each topic that is created or deleted makes a new catalog."""
+    cluster = acts.shard()
+    hear(cluster, 5, 3, 2)
+    acts.commit(cluster, partitions={0: 1, 1: 2})
+    offsets = cluster.shard.groups["g"].offsets
+    offsets.table = Unread(offsets.table)
+    hear(cluster, 6, 3, 2)
+    hear(cluster, 7, 4, 2)
+    with pytest.raises(AssertionError, match="were looked at"):
+        hear(cluster, 8, 4, 1, 2)

@@ -19,6 +19,7 @@ NAMES = (
     "catalog_records",
     "environment",
     "group_lives",
+    "incremental_lives",
     "log_records",
     "redis_replies",
     "session_frames",

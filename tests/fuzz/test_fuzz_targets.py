@@ -7,7 +7,13 @@ import pytest
 from fuzz import corpus, plain
 from fuzz.target import NAMES, finding_of, load
 
-CHANGED = {"group_lives": 40, "session_frames": 40, "shard_lives": 10, "unary_calls": 40}
+CHANGED = {
+    "group_lives": 40,
+    "incremental_lives": 5,
+    "session_frames": 40,
+    "shard_lives": 10,
+    "unary_calls": 40,
+}
 """Changed inputs of targets that take long for one; others get more."""
 
 _OFTEN = 150

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from muster_runtime import garbage
@@ -43,7 +43,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-async def collector(machine: Machine) -> Iterator[Collector]:  # type: ignore[misc]
+async def collector(machine: Machine) -> AsyncIterator[Collector]:
     """A collector that runs, in a process of which nothing is set aside."""
     made = Collector(machine.now_s, lambda: machine.blocks)
     gc.collect()

@@ -121,6 +121,32 @@ async def test_refusals_of_many_callers_are_bounded_and_the_others_counted(trail
     await until(lambda: stored.told == 5_001, "the others are counted")
 
 
+async def test_no_flood_of_refusals_pushes_aside_what_was_done(trail: Trail, stored: Log) -> None:
+    """Also where so much was done that it is gathered, as the refusals of many callers are."""
+    for number in range(2 * KINDS_MAX):
+        be(f"identity-{number}")
+        trail.refused("join", "group:g", "10.0.0.9", lambda: "no rule")
+    be("ann")
+    for number in range(2 * keepers.KINDS_OF_ONE_MAX):
+        trail.refused("join", f"group:{number}", "10.0.0.9", lambda: "no rule")
+    for _ in range(keepers.DONE_BURST):
+        trail.done("CreateTopic", ["topic:t"], "10.0.0.9", {})
+    trail.done("DeleteTopic", ["topic:t"], "10.0.0.9", {})
+    await until(lambda: any(event.action == "DeleteTopic" for event in stored.kept.values()), "it is kept")
+    (deleted,) = (event for event in stored.kept.values() if event.action == "DeleteTopic")
+    assert (deleted.who, list(deleted.what)) == ("ann", ["topic:t"])
+
+
+async def test_a_process_ends_though_the_last_events_cannot_be_sent(trail: Trail, keeper: Keeper) -> None:
+    async def send(_: Sequence[TrailEvent]) -> bool:
+        raise ValueError("the channel is closed")
+
+    await keeper.stop(flush=False)
+    trail.refused("join", "group:g", "10.0.0.9", lambda: "no rule")
+    keeper.start(send)
+    await keeper.stop()
+
+
 async def test_many_calls_that_were_done_are_gathered_after_a_burst(trail: Trail, stored: Log) -> None:
     be("ann")
     for number in range(3_000):

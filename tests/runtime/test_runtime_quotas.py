@@ -483,6 +483,22 @@ def test_a_connection_ends_once_its_caller_gives_up_too_many_calls_and_it_many_o
     assert not any(free.reset() for _ in range(10_000)), "0 is no limit"
 
 
+def test_a_connection_that_gives_up_a_call_now_and_then_outlives_others_that_give_up_many() -> None:
+    """One that has been open for weeks has given up its hundred at some time."""
+    clock = Clock()
+    one = party(clock, resets_per_s=100)
+    old, broken = Connection(one), Connection(one)
+    for _ in range(200):
+        clock.s += 60
+        assert not old.reset()
+    ended = 0
+    for _ in range(60):
+        clock.s += 1
+        ended += [broken.reset() for _ in range(500)].count(True)
+        assert not old.reset()
+    assert ended > 20_000
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", [HEALTH + "Check", "/no.such.Service/Method", TOPICS + "ListTopics"])
 async def test_who_gives_up_calls_without_end_loses_the_connection(path: str) -> None:

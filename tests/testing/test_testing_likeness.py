@@ -1,5 +1,6 @@
 """One script on a cluster in the test's process and on one of real servers: what members see is the same."""
 
+from collections.abc import Awaitable
 from pathlib import Path
 
 import muster
@@ -22,9 +23,9 @@ async def _script(cluster: muster.Cluster) -> list[object]:
     def note(*what: object) -> None:
         seen.append(what)
 
-    async def refused(doing: object) -> None:
+    async def refused(doing: Awaitable[object]) -> None:
         try:
-            await doing  # type: ignore[misc]
+            await doing
         except muster.MusterError as error:
             note(type(error).__name__)
         else:

@@ -37,8 +37,12 @@ from muster_coordinator.api.servicer import (
     GroupCoordinatorServicer,
     GroupSessionServicer,
 )
+from muster_coordinator.assignment.aside import Aside
+from muster_coordinator.assignment.assignors import SERVER_ASSIGNORS
+from muster_coordinator.assignment.expressions import Re2Expressions
 from muster_coordinator.clients import clients_of
 from muster_coordinator.failstop.faults import Faults
+from muster_coordinator.log.load_budget import LoadBudget
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
 from muster_coordinator.ownership.cluster_follower import ClusterFollower
@@ -170,7 +174,8 @@ class Coordinator:
             LogPace.of(settings.log_limit_ms),
         )
         measures = _measured(self._telemetry, log_client, now) if self._telemetry.on else Measures(log_client)
-        loader = Loader(channels.channel, len(channels), self._config, settings.log_limit_ms)
+        budget = LoadBudget(settings.load_bytes(), lambda: ownership.cores)
+        loader = Loader(channels.channel, len(channels), self._config, settings.log_limit_ms, budget)
         peers = Peers(ChannelCache(self._trust, self._wire))
         lease = LeaseKeeper(
             targets,
@@ -186,6 +191,7 @@ class Coordinator:
         )
         follower = ClusterFollower(view, lease, loader)
         rights = Rights(self._ports.public.access)
+        aside = Aside()
         ownership = Ownership(
             common_pb2.Coordinator(node_id=settings.node_id, host=address.host, port=address.port),
             view,
@@ -207,7 +213,11 @@ class Coordinator:
                     lambda limit: measures.refused(limit.value),
                     Strangers(clock.boot_ms, measures.unproven).spoke,
                     foreign=self._ports.public.access.trail.foreign,
+                    assignors=SERVER_ASSIGNORS,
+                    log_trouble=lambda: log_client.trouble,
+                    expressions=Re2Expressions(),
                 ).room,
+                aside=aside.submit,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
                 is_operator=rights.is_operator,
@@ -224,7 +234,7 @@ class Coordinator:
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         keeper = self._ports.public.access.trail.keeper = Keeper(f"coordinator {settings.node_id}")
-        self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker, keeper)
+        self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker, keeper, aside)
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
         quotas = self._ports.public.quotas
         admission = Admission(quotas, calls.is_new, rights.may)
@@ -325,6 +335,7 @@ class Coordinator:
         await parts.keeper.stop(flush=release)
         await parts.taker.stop()
         await parts.ownership.stop()
+        await parts.aside.stop()
         await parts.log_client.stop()
         await parts.view.stop()
         await parts.peers.close()
@@ -406,7 +417,9 @@ class _Parts:
         peers: Peers,
         taker: SnapshotTaker,
         keeper: Keeper,
+        aside: Aside,
     ) -> None:
+        self.aside = aside
         self.taker = taker
         self.keeper = keeper
         self.channels = channels

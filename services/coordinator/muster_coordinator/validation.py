@@ -21,7 +21,7 @@ from muster_protos.limits import (
     REASON_MAX_CHARACTERS,
     is_name,
 )
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 from muster_runtime.ids import HAS_UNFIT, has_unfit, id_problem
 from muster_runtime.rpc.refusals import Violation
 
@@ -39,6 +39,10 @@ ASSIGNMENTS_MAX = 100_000
 STATES_MAX = 100
 HISTORY_MAX = 100
 RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
+OWNED_MAX = 100_000
+"""Partitions that a member may say it works on."""
+EXPRESSION_MAX_BYTES = 1_024
+PROCESS_ID_BYTES = 16
 MEMBER_SEQ_MAX = 2**63 - 1
 """What the tables of the lake, and most languages, can hold."""
 
@@ -210,9 +214,15 @@ def _committed_partitions(
             report(f"{path}.metadata", f"must be at most {COMMIT_METADATA_MAX_BYTES:,} bytes long")
 
 
-def _partitions(report: Report, field: str, topics: Sequence[common_pb2.TopicPartitions], limit: int) -> None:
+def _partitions(
+    report: Report,
+    field: str,
+    topics: Sequence[common_pb2.TopicPartitions],
+    limit: int,
+    of: int = PARTITIONS_MAX,
+) -> None:
     if sum(max(1, len(topic.partitions)) for topic in topics) > limit:
-        report(field, f"must have at most {PARTITIONS_MAX:,} partitions in all")
+        report(field, f"must have at most {of:,} partitions in all")
         return
     for index, topic in enumerate(topics):
         _topic(report, f"{field}[{index}].topic", topic.topic)
@@ -256,7 +266,10 @@ def _group_ids(request: Any, report: Report) -> None:
         _text(report, f"group_ids[{index}]", group_id)
 
 
-def _describe(request: coordinator_pb2.DescribeGroupsRequest, report: Report) -> None:
+def _describe(
+    request: coordinator_pb2.DescribeGroupsRequest | incremental_pb2.ConsumerGroupDescribeRequest,
+    report: Report,
+) -> None:
     _group_ids(request, report)
     if len(request.group_ids) <= GROUPS_MAX:
         _once(report, "group_ids", "", request.group_ids)
@@ -281,6 +294,23 @@ def _release(request: coordinator_pb2.ReleaseGroupRequest, report: Report) -> No
     _text(report, "group_id", request.group_id)
 
 
+def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatRequest, report: Report) -> None:
+    _identity(report, request)
+    for field in ("rack_id", "client_id", "server_assignor"):
+        _text(report, field, getattr(request, field))
+    _text(report, "topic_regex", request.topic_regex, limit=EXPRESSION_MAX_BYTES)
+    _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
+    _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
+    if request.process_id and len(request.process_id) != PROCESS_ID_BYTES:
+        report("process_id", f"must be {PROCESS_ID_BYTES} bytes long")
+    if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):
+        _once(report, "topics.names", "", request.topics.names)
+        for index, name in enumerate(request.topics.names):
+            _topic(report, f"topics.names[{index}]", name)
+    _partitions(report, "owned.topics", request.owned.topics, OWNED_MAX, OWNED_MAX)
+    _once(report, "owned.topics", "topic", [entry.topic for entry in request.owned.topics])
+
+
 _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     coordinator_pb2.JoinGroupRequest: _join,
     coordinator_pb2.SyncGroupRequest: _sync,
@@ -294,4 +324,6 @@ _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     coordinator_pb2.ListGroupsRequest: _list,
     coordinator_pb2.GroupHistoryRequest: _history,
     coordinator_pb2.ReleaseGroupRequest: _release,
+    incremental_pb2.ConsumerGroupHeartbeatRequest: _incremental_heartbeat,
+    incremental_pb2.ConsumerGroupDescribeRequest: _describe,
 }

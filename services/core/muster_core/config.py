@@ -38,7 +38,14 @@ class GroupConfig:
         append_timeout_ms: how long a call waits for its records to be stored before it is answered
             COORDINATOR_NOT_AVAILABLE; the records may still land.
         incremental_session_timeout_ms: session of members of incremental groups.
+        incremental_disconnect_grace_ms: how long one on a session stream may stay away when that breaks.
         incremental_heartbeat_interval_ms: how often they are to send a heartbeat.
+        incremental_assignment_interval_ms: pause between assignments of an incremental group whose members
+            make
+            calls alone; 0: none.
+        incremental_assignment_wait_ms: how long a heartbeat waits for an assignment that is computed aside
+            before it
+            is answered by the target before.
         history_length: generations that a group remembers.
         history_moves: moves of partitions that a generation of the history lists.
     """
@@ -66,6 +73,9 @@ class GroupConfig:
     retention_check_interval_ms: int = 600_000
     append_timeout_ms: int = 5_000
     incremental_session_timeout_ms: int = 45_000
+    incremental_disconnect_grace_ms: int = 3_000
     incremental_heartbeat_interval_ms: int = 5_000
+    incremental_assignment_interval_ms: int = 0
+    incremental_assignment_wait_ms: int = 5_000
     history_length: int = 100
     history_moves: int = 1_000

@@ -4,6 +4,7 @@ The driver hands an event and the time to `Shard.handle` and carries out the eff
 again with `Tick` at `Effects.next_deadline_ms`, or earlier.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -12,6 +13,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 from muster_core.catalog import Catalog
 from muster_core.features import Feature
+from muster_core.incremental.target import Changes, Question
 from muster_core.position import Position
 
 GroupRequest: TypeAlias = (
@@ -68,6 +70,20 @@ def groups_of(request: GroupRequest) -> list[str]:
             return [request.group_id]
 
 
+class StreamPlace(NamedTuple):
+    """Where a member of an incremental group is when it makes a call on a session stream.
+
+    Attributes:
+        stream_id: chosen by the driver, from 1, never used again for another stream.
+        connection: the client's number of it, within the member's join.
+        knows_unsure: as in `Attach`.
+    """
+
+    stream_id: int
+    connection: int
+    knows_unsure: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A call.
@@ -81,6 +97,7 @@ class Request:
         identity: name of the caller's identity; empty: it proved none.
         is_operator: of a LeaveGroup: whether the caller may put members of others out; None: nobody says who
             may.
+        place: of a heartbeat of a member of an incremental group: the stream that it came by; None: by none.
     """
 
     call_id: int
@@ -89,6 +106,7 @@ class Request:
     draw: str = ""
     identity: str = ""
     is_operator: bool | None = None
+    place: StreamPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +243,36 @@ class StreamBroken:
     ago_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What `Assign` asked for was computed, or could not be.
+
+    Attributes:
+        group_id: the group.
+        number: as in the effect.
+        changes: what changes for members; None: there is no result, and nobody tries again but the shard.
+    """
+
+    group_id: str
+    number: int
+    changes: Changes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What `Resolve` asked for was found, or could not be.
+
+    Attributes:
+        group_id: the group.
+        number: as in the effect.
+        topics: names that each expression matches; None: there is no result.
+    """
+
+    group_id: str
+    number: int
+    topics: Mapping[str, frozenset[str]] | None
+
+
 Event: TypeAlias = (
     Request
     | Cancelled
@@ -239,6 +287,8 @@ Event: TypeAlias = (
     | Detach
     | Beat
     | StreamBroken
+    | Assigned
+    | Resolved
 )
 
 
@@ -267,7 +317,47 @@ class Push:
         | session_pb2.RebalanceStarted
         | session_pb2.Fenced
         | session_pb2.CoordinatorMoved
+        | session_pb2.MemberNews
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """An assignment to be computed aside; `Assigned` brings it.
+
+    Attributes:
+        group_id: the group.
+        number: which of its pieces of work; the same one twice in no life of the shard.
+        server_assignor: name of the assignor.
+        question: what it is asked.
+    """
+
+    group_id: str
+    number: int
+    server_assignor: str
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Expressions that are to be matched with the names of topics aside; `Resolved` brings what was found.
+
+    Attributes:
+        group_id: the group.
+        number: which of its pieces of work.
+        expressions: the expressions.
+        names: the names.
+    """
+
+    group_id: str
+    number: int
+    expressions: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+Work: TypeAlias = Assign | Resolve
+"""What takes too long for a turn. It may be dropped; then it is answered without a result, or the shard
+ends."""
 
 
 @dataclass(init=False, slots=True)
@@ -278,16 +368,19 @@ class Effects:
         replies: answers to calls; several may share a message, so none is changed.
         appends: what to store, in order; several may be open at once.
         pushes: news for session streams, in order, after the replies.
+        work: what is to be computed aside; only where the room says that somebody does.
         next_deadline_ms: boot time at which `Tick` is due; None: nothing is waiting.
     """
 
     replies: list[Reply]
     appends: list[Append]
     pushes: list[Push]
+    work: list[Work]
     next_deadline_ms: int | None
 
     def __init__(self) -> None:  # by hand, since each event has one: no factory is called for a field
         self.replies = []
         self.appends = []
         self.pushes = []
+        self.work = []
         self.next_deadline_ms = None

@@ -13,6 +13,7 @@ from muster_core.config import GroupConfig
 from muster_core.events import (
     Append,
     AppendDone,
+    Assigned,
     Attach,
     Beat,
     Cancelled,
@@ -21,8 +22,10 @@ from muster_core.events import (
     FeaturesEnabled,
     GroupRequest,
     Request,
+    Resolved,
     Resume,
     StreamBroken,
+    StreamPlace,
     Suspend,
     Tick,
     TopicsChanged,
@@ -30,6 +33,8 @@ from muster_core.events import (
     groups_of,
 )
 from muster_core.features import Feature, known_of
+from muster_core.incremental.partitions import by_topic, named_in
+from muster_core.incremental.target import Change
 from muster_core.log.application import group_of
 from muster_core.log.snapshot import nothing_of, parts
 from muster_core.log.topic_names import removed_by_topic
@@ -71,11 +76,7 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
     )
     match event:
         case Request():
-            kept.request.call_id, kept.request.host, kept.request.draw = event.call_id, event.host, event.draw
-            kept.request.message.Pack(veiled_call(event.message))
-            kept.request.identity = event.identity
-            if event.is_operator is not None:
-                kept.request.is_operator = event.is_operator
+            _fill_in_request(event, kept.request)
         case AppendDone():
             kept.append_done.append = append
             kept.append_done.position.CopyFrom(event.position.to_proto())
@@ -106,6 +107,16 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
     return kept
 
 
+def _fill_in_request(event: Request, kept: fault_pb2.FaultEvent.Request) -> None:
+    kept.call_id, kept.host, kept.draw = event.call_id, event.host, event.draw
+    kept.message.Pack(veiled_call(event.message))
+    kept.identity = event.identity
+    if event.is_operator is not None:
+        kept.is_operator = event.is_operator
+    if event.place is not None:
+        kept.stream_id, kept.connection, kept.knows_unsure = event.place
+
+
 def _catalog_message(catalog: Catalog) -> metadata_pb2.TopicCatalog:
     message = metadata_pb2.TopicCatalog(deletions_since=catalog.deletions_since)
     message.version.CopyFrom(catalog.place.to_proto())
@@ -133,7 +144,37 @@ def _catalog_of(message: metadata_pb2.TopicCatalog) -> Catalog:
     )
 
 
-def _fill_in_small(event: Cancelled | Tick | Suspend | Resume | Beat, kept: fault_pb2.FaultEvent) -> None:
+def _fill_in_work(event: Assigned | Resolved, kept: fault_pb2.FaultEvent) -> None:
+    if isinstance(event, Assigned):
+        kept.assigned.group_id, kept.assigned.number = event.group_id, event.number
+        kept.assigned.failed = event.changes is None
+        for member_id, change in (event.changes or {}).items():
+            kept.assigned.changes.add(
+                member_id=member_id, gets=by_topic(change.gets), loses=by_topic(change.loses)
+            )
+    else:
+        kept.resolved.group_id, kept.resolved.number = event.group_id, event.number
+        kept.resolved.failed = event.topics is None
+        for expression, topics in (event.topics or {}).items():
+            kept.resolved.expressions.add(expression=expression, topics=sorted(topics))
+
+
+def _work_of(kept: fault_pb2.FaultEvent) -> Assigned | Resolved:
+    if kept.WhichOneof("kind") == "assigned":
+        assigned = kept.assigned
+        changes = {
+            one.member_id: Change(frozenset(named_in(one.gets)), frozenset(named_in(one.loses)))
+            for one in assigned.changes
+        }
+        return Assigned(assigned.group_id, assigned.number, None if assigned.failed else changes)
+    resolved = kept.resolved
+    topics = {one.expression: frozenset(one.topics) for one in resolved.expressions}
+    return Resolved(resolved.group_id, resolved.number, None if resolved.failed else topics)
+
+
+def _fill_in_small(
+    event: Cancelled | Tick | Suspend | Resume | Beat | Assigned | Resolved, kept: fault_pb2.FaultEvent
+) -> None:
     match event:
         case Cancelled():
             kept.cancelled = event.call_id
@@ -146,6 +187,8 @@ def _fill_in_small(event: Cancelled | Tick | Suspend | Resume | Beat, kept: faul
             kept.suspend = True
         case Resume():
             kept.resume = True
+        case Assigned() | Resolved():
+            _fill_in_work(event, kept)
 
 
 class Journal:
@@ -208,6 +251,8 @@ class Journal:
                 concerned = len(named) == 1 and named[0] in self._group_ids
                 if concerned:
                     self._calls.add(event.call_id)
+                    if event.place is not None:
+                        self._streams.add(event.place.stream_id)
                 return concerned
             case Cancelled():
                 return event.call_id in self._calls
@@ -222,6 +267,8 @@ class Journal:
                 return event.request.group_id in self._group_ids
             case Beat() | StreamBroken():
                 return event.stream_id in self._streams
+            case Assigned() | Resolved():
+                return event.group_id in self._group_ids
             case Tick():
                 return False
             case _:
@@ -345,6 +392,9 @@ def event_of(kept: fault_pb2.FaultEvent) -> Event:
                 request.draw,
                 request.identity,
                 request.is_operator if request.HasField("is_operator") else None,
+                StreamPlace(request.stream_id, request.connection, request.knows_unsure)
+                if request.stream_id
+                else None,
             )
         case "cancelled":
             return Cancelled(kept.cancelled)
@@ -370,5 +420,7 @@ def event_of(kept: fault_pb2.FaultEvent) -> Event:
         case "stream_broken":
             broken = kept.stream_broken
             return StreamBroken(broken.stream_id, broken.suspect, broken.ago_ms)
+        case "assigned" | "resolved":
+            return _work_of(kept)
         case _:
             raise FaultUnusable(f"an event has the kind {kind}")

@@ -68,10 +68,7 @@ class Feature(StrEnum):
         return member
 
 
-_NOT_SERVED = frozenset({Feature.INCREMENTAL_GROUPS})
-"""What the core has and no service serves yet: nobody can enable it."""
-
-ALL_FEATURES = frozenset(Feature) - _NOT_SERVED
+ALL_FEATURES = frozenset(Feature)
 """What this version serves, and a new cluster begins with."""
 
 NO_FEATURES: frozenset[Feature] = frozenset()

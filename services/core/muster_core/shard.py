@@ -1,6 +1,6 @@
 """A shard: the groups of one coordinator partition, as a pure state machine."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
+    Assigned,
     Attach,
     Beat,
     Cancelled,
@@ -23,6 +24,7 @@ from muster_core.events import (
     GroupRequest,
     Push,
     Request,
+    Resolved,
     Resume,
     StreamBroken,
     Suspend,
@@ -39,17 +41,22 @@ from muster_core.log.snapshot import SnapshotReader
 from muster_core.position import Position
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import NOT_YOURS, fault_of_identity
-from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
+from muster_core.protocol.incremental.removals import Removals
+from muster_core.protocol.incremental.stream_members import StreamMembers
+from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.joins import Joins
 from muster_core.protocol.leaves import Leaves
+from muster_core.protocol.offset_commits import OffsetCommits
 from muster_core.protocol.offsets import Offsets
 from muster_core.protocol.queries import Queries
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.removed_partitions import RemovedPartitions
-from muster_core.protocol.responses import Owner
+from muster_core.protocol.responses import IN_QUARANTINE, Owner
+from muster_core.protocol.retention import Retention
 from muster_core.protocol.room import Room
 from muster_core.protocol.streams import Streams
 from muster_core.protocol.syncs import Syncs
@@ -58,14 +65,10 @@ from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.quarantine import NOBODY, Quarantine
-from muster_core.waiting.timing_wheel import Timer
 
 _SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
-_PAUSE_MS = 10  # between two portions of a search for expired offsets
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
-_SEARCHES = 64
-"""The searches of the shards begin at so many different times, spread over half of the interval."""
 
 
 class Shard:
@@ -91,14 +94,19 @@ class Shard:
         self._deletions = TopicDeletions(self._context)
         self._removed_partitions = RemovedPartitions(self._context)
         self._syncs = Syncs(self._context, self._rebalancer, self._deletions)
-        self._leaves = Leaves(self._context, self._rebalancer)
         self._deadlines = Deadlines(self._context)
-        self._incremental = IncrementalHeartbeats(self._context, self._deletions, self._deadlines)
-        self._descriptions = Descriptions(self._context)
-        self._offsets = Offsets(self._context, self._rebalancer, self._deletions)
+        self._leaves = Leaves(self._context, self._rebalancer, Removals(self._context, self._deadlines))
+        self._stream_members = StreamMembers(self._context, self._deadlines)
+        self._targets = Targets(self._context)
+        self._incremental = IncrementalHeartbeats(
+            self._context, self._deletions, self._deadlines, self._stream_members, self._targets
+        )
+        self._descriptions = Descriptions(self._context, self._deadlines)
+        self._commits = OffsetCommits(self._context, self._rebalancer, self._deletions)
+        self._offsets = Offsets(self._context, self._commits)
         self._streams = Streams(self._context, self._rebalancer)
-        self._queries = Queries(self._context, self._offsets)
-        self._retention = _Retention(number, self._context, self._offsets)
+        self._queries = Queries(self._context, self._offsets, self._commits, self._descriptions)
+        self._retention = Retention(number, self._context, self._offsets)
         self._suspended = False
         self._unloaded = False
         self._event: Event | None = None
@@ -115,16 +123,18 @@ class Shard:
             TopicsChanged: self._topics_changed,
             FeaturesEnabled: self._features_enabled,
             Attach: self._streams.attach,
-            Detach: self._streams.detach,
-            Beat: self._streams.beat,
-            StreamBroken: self._streams.broken,
+            Detach: self._detach,
+            Beat: self._beat,
+            StreamBroken: self._stream_broken,
+            Assigned: self._targets.assigned,
+            Resolved: self._incremental.resolved,
         }
         self._requests: dict[type[Any], Callable[[Request, Any], None]] = {
             coordinator_pb2.JoinGroupRequest: self._joins.handle,
             coordinator_pb2.SyncGroupRequest: self._syncs.handle,
             coordinator_pb2.HeartbeatRequest: self._syncs.heartbeat,
             coordinator_pb2.LeaveGroupRequest: self._leaves.handle,
-            coordinator_pb2.OffsetCommitRequest: self._offsets.commit,
+            coordinator_pb2.OffsetCommitRequest: self._commits.handle,
             coordinator_pb2.OffsetFetchRequest: self._offsets.fetch,
             coordinator_pb2.OffsetDeleteRequest: self._offsets.delete,
             coordinator_pb2.DescribeGroupsRequest: self._queries.describe,
@@ -149,10 +159,14 @@ class Shard:
         """About what its groups hold in memory, with the records that are on their way to the log."""
         return self._context.holdings.bytes
 
+    def weigh(self) -> int:
+        """What its groups hold, also while it is loaded: then all of them are looked at."""
+        return self.held_bytes or sum([group.weight_bytes for group in self.groups.values()])
+
     @property
     def streams(self) -> int:
         """Number of session streams with members of this shard."""
-        return len(self._context.streams)
+        return len(self._context.streams.keys() | self._stream_members.streams)
 
     @property
     def quarantine(self) -> Quarantine:
@@ -270,6 +284,7 @@ class Shard:
         self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
         self._context.application.counts_in = self._context.holdings
+        self._context.application.on_incremental = self._stream_members.changed
         for group_id in self._context.quarantine.groups & self._context.groups.keys():
             held = self._context.held[group_id] = self._context.groups.pop(group_id)
             held.count_in(self._context.holdings)
@@ -323,10 +338,12 @@ class Shard:
 
     def _end(self) -> Effects:
         context = self._context
+        self._stream_members.tell()
         if not self._suspended and not self._unloaded:
             deadline_ms = context.purgatory.wheel.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0
                 context.purgatory.advance(context.now.boot_ms)
+                self._stream_members.tell()
                 deadline_ms = context.purgatory.wheel.next_deadline_ms()
             context.effects.next_deadline_ms = deadline_ms
         return context.effects
@@ -381,14 +398,19 @@ class Shard:
 
     def _append_done(self, event: AppendDone) -> None:
         if not self._unloaded:
+            seen = self._context.application.catalog_place
             self._context.append_done(event.append_id, event.position)
+            if self._context.application.catalog_place != seen:
+                self._incremental.take_what_was_deleted()
 
     def _suspend(self, _: Suspend) -> None:
         self._suspended = True
         self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        self._targets.drop()
         for group in self._context.groups.values():
             self._context.working_on = group
             group.drop_deadlines()
+            self._deadlines.suspend(group)
             for member in group.members.values():
                 member.may_extend(self._context.now.boot_ms)
 
@@ -423,6 +445,7 @@ class Shard:
                 )
                 self._context.effects.pushes.append(Push(stream_id, moved))
         self._context.streams.clear()
+        self._stream_members.unload(event.successor)
         for group in self._context.groups.values():
             self._context.working_on = group
             group.become(GroupState.DEAD, self._context.now.wall_ms)
@@ -438,6 +461,18 @@ class Shard:
         for call_id in tuple(self._context.calls):
             self._context.refuse(call_id, code, message, owner)
 
+    def _detach(self, event: Detach) -> None:
+        self._streams.detach(event)
+        self._stream_members.detach(event.stream_id, event.request.group_id, event.request.member_id)
+
+    def _beat(self, event: Beat) -> None:
+        self._streams.beat(event)
+        self._stream_members.beat(event)
+
+    def _stream_broken(self, event: StreamBroken) -> None:
+        self._streams.broken(event)
+        self._stream_members.broken(event)
+
     def _features_enabled(self, event: FeaturesEnabled) -> None:
         self._context.features |= event.features
 
@@ -451,44 +486,8 @@ class Shard:
                 self._context.in_line(group, partial(self._rebalance_for_topics, group, cause))
         self._deletions.carry_out(event)
         self._removed_partitions.carry_out()
+        self._incremental.tend()
 
     def _rebalance_for_topics(self, group: Group, cause: common_pb2.RebalanceCause) -> None:
         if group.members:  # they may have left while this waited in line
             self._rebalancer.prepare(group, cause)
-
-
-class _Retention(Timer):
-    """The regular search for expired offsets. Pauses while the wall clock is not trusted (`TIM-03`)."""
-
-    __slots__ = ("_context", "_number", "_offsets", "_search")
-
-    def __init__(self, number: int, context: ShardContext, offsets: Offsets) -> None:
-        super().__init__()
-        self._number = number
-        self._context = context
-        self._offsets = offsets
-        self._search: Iterator[None] | None = None
-
-    def start(self) -> None:
-        """Begins; shards that were loaded together do not search together."""
-        self._arm(self._interval_ms(self._number % _SEARCHES / (2 * _SEARCHES)))
-
-    def fire(self) -> None:
-        self._context.working_on = None
-        search, self._search = self._search, None
-        # First, so that a search that fails is not the last one (conformance EX-15).
-        self._arm(self._interval_ms())
-        if not self._context.now.wall_trusted:
-            return
-        search = self._offsets.expire() if search is None else search
-        for _ in search:
-            self._search = search
-            self._arm(_PAUSE_MS)
-            return
-
-    def _interval_ms(self, earlier: float = 0) -> int:
-        """Time from one search to the next, less a part of it."""
-        return round(self._context.config.retention_check_interval_ms * (1 - earlier))
-
-    def _arm(self, delay_ms: int) -> None:
-        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + delay_ms)

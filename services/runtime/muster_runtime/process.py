@@ -12,6 +12,7 @@ import uvloop
 
 from muster_runtime.errors import StartupError
 from muster_runtime.garbage import COLLECTOR
+from muster_runtime.memory import keep_freed
 
 log = structlog.get_logger()
 
@@ -37,6 +38,7 @@ def run(main: Main) -> int:
     """
     threading.excepthook = _of_thread
     sys.unraisablehook = _of_nobody
+    keep_freed()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_supervised(main))

@@ -6,6 +6,7 @@ from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.features import FEATURE_NAMES
 from muster_core.log.replay import Entry
+from muster_core.log.topic_changes import decide
 from muster_core.log.topics import Topics
 from muster_core.position import Position
 from muster_discovery._forward import Forwarder
@@ -54,7 +55,7 @@ class Directory(ClusterView):
     ) -> tuple[metadata_pb2.ChangeTopicResponse, TopicsChanged | None]:
         """Changes a topic; returns the answer, and what shards have to hear."""
         done = self.topics.done(request)
-        decision = done or self.topics.decide(request)
+        decision = done or decide(self.topics, request)
         if isinstance(decision, metadata_pb2.ChangeTopicResponse):
             return decision, None
         before = dict(self.topics.by_name)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.api.servicer import GroupCoordinatorServicer, GroupSessionServicer
+from muster_coordinator.assignment.assignors import SERVER_ASSIGNORS
 from muster_coordinator.log.log_client import Nonces
 from muster_coordinator.session.sessions import Sessions
 from muster_coordinator.settings import SessionSettings
@@ -15,6 +16,7 @@ from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
 from muster_core.features import ALL_FEATURES
+from muster_core.protocol.room import Room
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, discovery_pb2, session_pb2_grpc
 
 from muster_testing.directory import Directory
@@ -56,6 +58,7 @@ class Node:
             may_answer=lambda _now_ms: True,
             features=lambda: ALL_FEATURES,
             catalog=lambda: directory.known,
+            room=Room(assignors=SERVER_ASSIGNORS),
         )
         calls = Calls(self, directory, MAX_ANSWER_BYTES)
         self._sessions = Sessions(

@@ -7,6 +7,7 @@ decided, its record applied, and a repeat answered as the first; a refused chang
 from google.protobuf.message import DecodeError
 from kit.lives.drawn_messages import DrawnMessages
 from muster_core.log.replay import Entry
+from muster_core.log.topic_changes import decide
 from muster_core.log.topics import NotUnderstood, Topics
 from muster_core.position import Position
 from muster_protos.limits import TOPIC_PARTITIONS_MAX
@@ -80,7 +81,7 @@ def _changed(topics: Topics, messages: DrawnMessages) -> bytes | None:
     else:
         return None
     before = _states(topics)
-    decision = topics.done(request) or topics.decide(request)
+    decision = topics.done(request) or decide(topics, request)
     if _states(topics) != before:
         raise Broken("a decision changed the catalog")
     if isinstance(decision, records_pb2.Record):

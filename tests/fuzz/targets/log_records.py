@@ -32,6 +32,8 @@ KINDS = (
     *("generation_started", "assignment_committed", "offset_committed", "member_left", "member_replaced"),
     *("generation_started", "assignment_committed", "offset_committed", "group_tombstone"),
     *("offset_tombstone", "topics_seen", "partitions_removed", "handoff", "snapshot"),
+    *("member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_subscribed"),
+    *("member_went_away", "instance_moved", "member_removed", "member_stepped"),
 )
 MEMBERS = ("m1", "m2", "m3", "m4")
 INSTANCES = {"m1": "", "m2": "i", "m3": "j", "m4": "i"}
@@ -144,6 +146,13 @@ def _record(source: Draw, messages: DrawnMessages) -> bytes:
     for name in ("member_id", "old_member_id", "leader"):
         if hasattr(part, name):
             setattr(part, name, source.choice(MEMBERS))
+    if kind in ("member_subscribed", "instance_moved"):
+        part.member.member_id = source.choice(MEMBERS)
+        part.member.group_instance_id = INSTANCES[part.member.member_id]
+    if kind in ("epoch_raised", "target_assigned", "member_stepped"):
+        part.epoch = source.randrange(1, 6)
+    for change in getattr(part, "changes", ()):
+        change.member_id = source.choice(MEMBERS)
     if kind == "member_replaced":
         part.member.member_id = source.choice(("m2", "m4"))
         part.member.group_instance_id = "i"

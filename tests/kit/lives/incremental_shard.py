@@ -7,7 +7,7 @@ from kit.lives.virtual_shard import VirtualShard
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
-from muster_core.features import ALL_FEATURES, Feature
+from muster_core.features import ALL_FEATURES
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import Partitions, TopicPartition, by_topic
 from muster_core.incremental.target import ServerAssignor
@@ -19,7 +19,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatResponse,
 )
 
-FEATURES = ALL_FEATURES | {Feature.INCREMENTAL_GROUPS}
+FEATURES = ALL_FEATURES
 JOIN, LEAVE, AWAY = 0, -1, -2
 GROUP = "g"
 
@@ -29,9 +29,10 @@ def incremental_shard(
     records: list[tuple[Position, records_pb2.Record]] | None = None,
     config: GroupConfig | None = None,
     assignors: Mapping[str, ServerAssignor] = SERVER_ASSIGNORS,
+    now_ms: int = 10_000,
 ) -> VirtualShard:
     """A shard that serves incremental groups, with topic `t`."""
-    cluster = VirtualShard(config, records, FEATURES)
+    cluster = VirtualShard(config, records, FEATURES, now_ms=now_ms)
     cluster.shard.live_in(Room(assignors=assignors))
     tell_partitions(cluster, partitions, frozenset())
     return cluster

@@ -404,7 +404,7 @@ class ShardLife:
                 number = sum(len(commit.offsets) for commit in commits)
                 size = sum(OFFSET_BYTES * len(commit.offsets) + commit.ByteSize() for commit in commits)
                 sizes[commits[0].group_id] = before[0] + 1, before[1] + number, before[2] + size
-        bounds = self.cluster.shard._offsets._bounds
+        bounds = self.cluster.shard._commits._bounds
         counted = {name: (one.commits, one.offsets, one.bytes) for name, one in bounds._open.items()}
         if counted != sizes:
             raise Differs(f"commits on their way are counted as {counted}, and are {sizes}")

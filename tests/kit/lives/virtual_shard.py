@@ -1,6 +1,7 @@
 """A core shard in virtual time with a log that acknowledges at once, or when the test says so."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from muster_core import error_code
@@ -17,8 +18,10 @@ from muster_core.events import (
     Push,
     Request,
     Resume,
+    StreamPlace,
     Suspend,
     Tick,
+    Work,
 )
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.position import Position
@@ -45,6 +48,8 @@ class VirtualShard:
         auto_ack: whether appends are acknowledged at once.
         waiting: appends that were not acknowledged yet.
         pushes: news for session streams, in order.
+        works: what does work aside at once; None: the test does it.
+        work: work that was not done yet.
         identity: whose calls are made now; empty: nobody's in particular.
         is_operator: whether that identity may put members of others out; None: nobody says who may.
     """
@@ -55,10 +60,11 @@ class VirtualShard:
         records: list[tuple[Position, records_pb2.Record]] | None = None,
         features: frozenset[Feature] = ALL_FEATURES,
         quarantine: Quarantine = NOBODY,
+        now_ms: int = 10_000,
     ) -> None:
         self.features = features
         self.config = config or GroupConfig()
-        self.now_ms = 10_000
+        self.now_ms = now_ms
         self.wall_trusted = True
         self.log: list[tuple[Position, records_pb2.Record]] = list(records or [])
         self.answers: dict[int, GroupResponse] = {}
@@ -67,6 +73,8 @@ class VirtualShard:
         self.waiting: deque[Append] = deque()
         self.appends: list[Append] = []
         self.pushes: list[Push] = []
+        self.works: Callable[[Work], Event] | None = None
+        self.work: deque[Work] = deque()
         self.identity = ""
         self.is_operator: bool | None = None
         self.deadline_ms: int | None = None
@@ -89,13 +97,17 @@ class VirtualShard:
     def feed(self, event: Event) -> None:
         self._carry_out(self.shard.handle(event, self.now))
 
-    def send(self, message: GroupRequest, host: str = "10.0.0.1", draw: str = "") -> int:
+    def send(
+        self,
+        message: GroupRequest,
+        host: str = "10.0.0.1",
+        draw: str = "",
+        place: StreamPlace | None = None,
+    ) -> int:
         """Makes a call; returns its id."""
         self._last_call_id += 1
         draw = draw or f"draw-{self.epoch}-{self._last_call_id}"
-        self.feed(
-            Request(self._last_call_id, message, host, draw, self.identity, is_operator=self.is_operator)
-        )
+        self.feed(Request(self._last_call_id, message, host, draw, self.identity, self.is_operator, place))
         return self._last_call_id
 
     def ask(self, message: GroupRequest) -> GroupResponse:
@@ -165,8 +177,11 @@ class VirtualShard:
             assert max(record.ByteSize() for record in append.records) <= RECORD_MAX_BYTES
         self.appends.extend(effects.appends)
         self.waiting.extend(effects.appends)
+        self.work.extend(effects.work)
         while self.auto_ack and self.waiting:
             self.acknowledge()
+        while self.works is not None and self.work:
+            self.feed(self.works(self.work.popleft()))
 
 
 class VirtualMember:

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
 from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
 from kit.logs.forged_members import members_that_may_be
 from kit.logs.forged_records import seen_of_the_catalog
+from kit.logs.incremental_log import with_incremental_group
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import CheckOptions, Result, check
@@ -125,13 +126,14 @@ class Verdicts:
 Change = Callable[[Shard], None]
 Hurt = Callable[[RedisNodes, int, int, LogBuilder], None]
 _UPTO = 10  # index of the entry that snapshots of the corpus end with
+_BOTH_KINDS = -2  # and of those of two kinds of groups, once their marker is written
 
 
-def _parts(built: LogBuilder, change: Change) -> list[bytes]:
-    """A snapshot of the log's state at its second claim, changed before it is written."""
+def _parts(built: LogBuilder, change: Change, last: int = _UPTO) -> list[bytes]:
+    """A snapshot of the log's state at its second claim or another entry, changed before it is written."""
     state = Shard(built.shard, GroupConfig())
-    upto = built.entries[_UPTO]
-    for entry in built.entries[: _UPTO + 1]:
+    upto = built.entries[last]
+    for entry in built.entries[: built.entries.index(upto) + 1]:
         state.replay(entry.position, records_pb2.Record.FromString(entry.record))
     change(state)
     return list(parts(state.groups.values(), Covered(built.shard, upto.position, upto.hash), part_bytes=100))
@@ -151,18 +153,28 @@ def _a_member_less(state: Shard) -> None:
     next(iter(state.groups.values())).members.clear()
 
 
-def marked(change: Change = _as_it_is, **values: Any) -> Callable[[LogBuilder], None]:
+def _another_token(state: Shard) -> None:
+    for group in state.groups.values():
+        if group.incremental is not None:
+            member = group.incremental.members["a"]
+            held = {name: since._replace(token=Position(1, 3)) for name, since in member.held.items()}
+            group.incremental.put(replace(member, held=held))
+
+
+def marked(
+    change: Change = _as_it_is, last: int = _UPTO, groups: int = 1, **values: Any
+) -> Callable[[LogBuilder], None]:
     """Writes the marker of a snapshot; `values`: what it says instead of what is right."""
 
     def make(built: LogBuilder) -> None:
-        stored = _parts(built, change)
-        upto = built.entries[_UPTO]
+        stored = _parts(built, change, last)
+        upto = built.entries[last]
         marker = records_pb2.Snapshot(
             upto=upto.position.to_proto(),
             hash=upto.hash,
             parts=len(stored),
             digest=digest_of(part_hash(part) for part in stored),
-            groups=1,
+            groups=groups,
         )
         marker.MergeFrom(records_pb2.Snapshot(**values))
         built.add(records_pb2.Record(snapshot=marker))
@@ -170,14 +182,23 @@ def marked(change: Change = _as_it_is, **values: Any) -> Callable[[LogBuilder], 
     return make
 
 
-def stored(change: Change = _as_it_is) -> Hurt:
+def _snapshot_of_both_kinds(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
+    """Adds an incremental group, and the marker of a snapshot after it."""
+
+    def make(built: LogBuilder) -> None:
+        marked(change, len(with_incremental_group(built).entries) - 1, groups=2)(built)
+
+    return make
+
+
+def stored(change: Change = _as_it_is, last: int = _UPTO) -> Hurt:
     """Stores a snapshot on all nodes."""
 
     def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
-        stored = _parts(built, change)
+        stored = _parts(built, change, last)
         fields: dict[str, bytes] = {str(number): part for number, part in enumerate(stored)}
         fields["hashes"] = b"".join(map(part_hash, stored))
-        upto = built.entries[_UPTO].position.stream_id
+        upto = built.entries[last].position.stream_id
         keys = log_keys(shard, shards)
         for node in nodes:
             with redis.Redis(port=node.port) as connection:
@@ -410,6 +431,13 @@ def cases() -> list[Case]:
         Case("the end is on a minority", "L5", hurt=_the_end_is_on_a_minority),
         Case("a snapshot with another offset", "O2", marked(_another_offset), stored(_another_offset)),
         Case("a snapshot without a member", "G12", marked(_a_member_less), stored(_a_member_less)),
+        Case("an incremental group", CLEAN, _snapshot_of_both_kinds(), stored(last=_BOTH_KINDS)),
+        Case(
+            "a snapshot with another token",
+            "I7",
+            _snapshot_of_both_kinds(_another_token),
+            stored(_another_token, _BOTH_KINDS),
+        ),
         Case("a rotten copy of a snapshot", "L9", marked(), _a_rotten_copy),
         Case("the beginning is on a minority", "L5", hurt=_without_beginning(0, 1)),
         Case("one node lacks the beginning", "L9", hurt=_without_beginning(2)),

@@ -120,7 +120,9 @@ def rebalances(generations: Table) -> Iterator[dict[str, Any]]:
             "started_day": day,
             "rebalances": len(some),
             "moves": sum(row["moves"] or 0 for row in some),
-            "minimum_moves": sum(row["minimum_moves"] or 0 for row in some),
+            "minimum_moves": sum(
+                row["moves"] or 0 if row["minimum_moves"] is None else row["minimum_moves"] for row in some
+            ),
             "median_ms": percentile(taken, 0.5),
             "longest_ms": max(taken, default=None),
         }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
+from kit.logs import plain_incremental
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry
 from muster_core.log.topics import StoredTopic, Topics
@@ -45,9 +46,9 @@ def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> di
         record = records_pb2.Record.FromString(entry.record)
         reads.append(Read(entry.position, record.WhichOneof("kind") or "", record))
     found = {
-        "generations": generations(reads),
-        "members": members(reads) if not catalog else [],
-        "assignments": list(assignments(reads)),
+        "generations": generations(reads) + plain_incremental.generations(reads),
+        "members": members(reads) + plain_incremental.members(reads) if not catalog else [],
+        "assignments": [*assignments(reads), *plain_incremental.assignments(reads)],
         "commits": list(commits(reads)),
         "topics": topics(entries) if catalog else [],
         "coordinators": list(coordinators(reads)),
@@ -87,7 +88,7 @@ def generations(reads: Sequence[Read]) -> Table:
         if read.kind != "generation_started":
             continue
         message, later = read.message, _of_group(reads[begin + 1 :], read.message.group_id)
-        end = next((one for one in later if one.kind in ("generation_started", "group_tombstone")), None)
+        end = next((one for one in later if one.kind in plain_incremental.ENDS_A_GENERATION), None)
         during = later[: later.index(end)] if end is not None else later
         assigned = [one for one in during if one.kind == "assignment_committed"][-1:]
         before = _ids_before(reads[:begin], message.group_id)
@@ -119,7 +120,7 @@ def generations(reads: Sequence[Read]) -> Table:
             **_ended(None, None),
         )
         if end is not None:
-            named = "next generation" if end.kind == "generation_started" else "group gone"
+            named = "group gone" if end.kind == "group_tombstone" else "next generation"
             row |= _ended(end.at_ms, named)
         for one in assigned:
             row |= {"assigned_at_ms": one.at_ms, "assigned_offset": one.position.offset}
@@ -165,7 +166,7 @@ def _moves(reads: Sequence[Read], assigned: Read) -> dict[str, int]:
 def _last_owners(reads: Sequence[Read], group_id: str) -> dict[_Partition, str]:
     """Who had each partition last, of those that are not gone for good."""
     owners = {}
-    for row in assignments(reads):
+    for row in (*assignments(reads), *plain_incremental.assignments(reads)):
         if row["group_id"] == group_id and row["_open"]:
             owners[row["topic"], row["partition"]] = row["member_id"]
     return owners
@@ -307,6 +308,7 @@ def _interval(
         token=token.token,
         generation=generation,
         settled_ms=settled_ms,
+        taken_ms=None,
         _open=settled_ms is None,
         **_ended(*ended),
     )
@@ -347,6 +349,9 @@ def _ending(read: Read, partition: _Partition, member_id: str) -> str:
         return _cause(message.cause) if message.member_id == member_id else ""
     if kind == "member_replaced":
         return "static replaced" if message.old_member_id == member_id else ""
+    if kind == "member_stepped":
+        given = {(one.topic, number) for one in message.given for number in one.partitions}
+        return "reassigned" if partition in given else ""
     by = {
         "topics_seen": "topic deleted",
         "group_tombstone": "group gone",

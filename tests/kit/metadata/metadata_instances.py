@@ -264,6 +264,13 @@ class Writer:
             self.epoch, self.end = result.epoch, LogEnd.from_proto(result.end)
         return result
 
+    async def own(self, instance: Instance, above_epoch: int = 0) -> None:
+        """Claims, again while the outcome is unknown: the shard is this writer's afterwards."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (result := await self.claim(instance, above_epoch)).outcome != metadata_pb2.LOG_OUTCOME_OK:
+                assert result.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN, result
+                await asyncio.sleep(0.02)
+
     def batch(self, *records: bytes) -> metadata_pb2.AppendStep:
         return metadata_pb2.AppendStep(
             epoch=self.epoch,

@@ -1,7 +1,8 @@
 """A worker whose sink notices two owners at a time, and refuses a token below the highest it has seen.
 
 `python fenced_worker.py SERVERS GROUP PARTITIONS SINK NAME ASSIGNORS`: the topic has the group's name, SINK
-is a file, and ASSIGNORS are joined by commas, `-` for those that `muster.run` has. PARTITIONS is
+is a file, and ASSIGNORS are joined by commas, `-` for those that `muster.run` has, `incremental` for the
+coordinator's in an incremental group, `incremental-unary` for that without streams. PARTITIONS is
 `-` where the catalog says how many there are. SIGTERM ends it.
 """
 
@@ -16,6 +17,7 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS holder (partition INTEGER PRIMARY KEY, worker TEXT NOT NULL, token TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS highest (partition INTEGER PRIMARY KEY, token TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (partition INTEGER, worker TEXT, token TEXT);
+CREATE TABLE IF NOT EXISTS done (partition INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS wrong (partition INTEGER, worker TEXT, what TEXT);
 """
 
@@ -30,7 +32,9 @@ class Sink:
             db.executescript(TABLES)
 
     def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=60, isolation_level="IMMEDIATE")
+        db = sqlite3.connect(self._path, timeout=60, isolation_level="IMMEDIATE")
+        db.execute("PRAGMA synchronous = OFF")  # the machine does not fail, and disks are slow
+        return db
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         with closing(self._open()) as db:
@@ -50,6 +54,22 @@ class Sink:
     def write(self, partition: int, token: str) -> None:
         with closing(self._open()) as db, db:
             self._fence(db, partition, token)
+
+    def resume(self, partition: int, position: int) -> None:
+        """Work goes on from a position, which is never below one that was committed."""
+        with closing(self._open()) as db, db:
+            done = db.execute("SELECT position FROM done WHERE partition = ?", (partition,)).fetchone()
+            if done is not None and position < done[0]:
+                self._wrong(db, partition, f"goes on from {position} after {done[0]} was committed")
+
+    def committed(self, partition: int, position: int) -> None:
+        with closing(self._open()) as db, db:
+            db.execute("INSERT OR REPLACE INTO done VALUES (?, ?)", (partition, position))
+
+    def killed(self, worker: str) -> None:
+        """A worker was killed: it works on nothing."""
+        with closing(self._open()) as db, db:
+            db.execute("DELETE FROM holder WHERE worker = ?", (worker,))
 
     def end(self, partition: int, token: str) -> None:
         with closing(self._open()) as db, db:
@@ -73,17 +93,23 @@ def main(servers: str, group: str, partitions: str, path: str, name: str, assign
         "session_timeout_ms": 60_000,
         "disconnect_grace_ms": 30_000,
     }
-    if assignors != "-":
+    if assignors.startswith("incremental"):
+        settings["protocol"] = "incremental"
+        settings["session"] = assignors != "incremental-unary"
+        settings["heartbeat_interval_ms"] = 500
+    elif assignors != "-":
         settings["assignors"] = assignors.split(",")
 
     async def work(partition: muster.Partition) -> None:
         sink.begin(partition.number, partition.token)
         try:
             position = await partition.committed() or 0
+            sink.resume(partition.number, position)
             while True:
                 sink.write(partition.number, partition.token)
                 position += 1
                 await partition.commit(position)
+                sink.committed(partition.number, position)
                 await asyncio.sleep(0.1)
         finally:
             sink.end(partition.number, partition.token)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas
 
 _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that is put out
@@ -59,8 +60,8 @@ class Admission:
                 connection.take(Quota.COMMITS)
             if begins:
                 connection.take(Quota.NEW_GROUPS)
-        if quotas.has_groups and isinstance(request, _OF_A_GROUP) and self._may(request):
-            group_id = request.group_id
+        if quotas.has_groups and _is_of_a_group(request) and self._may(request):
+            group_id = request.group_id  # type: ignore[union-attr]
             quotas.take_of_groups(Quota.CALLS, group_id, 1)
             quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
             if is_commit:
@@ -72,6 +73,15 @@ class Admission:
         """Whether it may make a group: a first join, or a commit of nobody's member."""
         if isinstance(request, coordinator_pb2.JoinGroupRequest):
             return not request.member_id and self._is_new(request.group_id)
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            return not request.member_epoch and self._is_new(request.group_id)
         if isinstance(request, coordinator_pb2.OffsetCommitRequest):
             return request.generation < 0 and self._is_new(request.group_id)
         return False
+
+
+def _is_of_a_group(request: GroupRequest) -> bool:
+    """Whether a call counts for its group's prefix; who beats an incremental group joins or leaves by it."""
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        return request.member_epoch <= 0
+    return isinstance(request, _OF_A_GROUP)

@@ -21,6 +21,10 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 from muster_coordinator.api.rights import Rights
@@ -36,6 +40,12 @@ _PAGE_BYTES = 1 << 18
 
 Ask = Callable[[GroupRequest, str], Any]
 """Answers a call that concerns one shard at once: what is asked of it waits for nothing any more."""
+
+
+_DESCRIBED: Mapping[type[Any], type[Any]] = {
+    coordinator_pb2.DescribeGroupsRequest: coordinator_pb2.DescribeGroupsResponse,
+    ConsumerGroupDescribeRequest: ConsumerGroupDescribeResponse,
+}
 
 
 class Shards(Protocol):
@@ -56,7 +66,7 @@ class Shards(Protocol):
 
 
 class Answers:
-    """Builds the answers to OffsetFetch, DescribeGroups, GroupHistory and ListGroups.
+    """Builds the answers to OffsetFetch, to both calls that describe groups, GroupHistory and ListGroups.
 
     Args:
         shards: answer the parts.
@@ -96,8 +106,11 @@ class Answers:
             return await fetch.run(asks, host)
 
     async def describe(
-        self, request: coordinator_pb2.DescribeGroupsRequest, shard_count: int, host: str
-    ) -> coordinator_pb2.DescribeGroupsResponse:
+        self,
+        request: coordinator_pb2.DescribeGroupsRequest | ConsumerGroupDescribeRequest,
+        shard_count: int,
+        host: str,
+    ) -> coordinator_pb2.DescribeGroupsResponse | ConsumerGroupDescribeResponse:
         """Describes groups, one after the other: each may have megabytes of metadata and assignments.
 
         Raises:
@@ -106,16 +119,16 @@ class Answers:
         numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
         asks = await self._reach(set(numbers), barrier=False)
         budget = self._budget("group_ids")
-        answer = coordinator_pb2.DescribeGroupsResponse()
+        answer: Any = _DESCRIBED[type(request)]()
         async with self._one_at_a_time.turn(host):
             share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
-                part = asks[number](coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]), host)
+                part = asks[number](type(request)(group_ids=[group_id]), host)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     budget.take(part)
                 answer.groups.extend(part.groups)
                 await share.rest()
-        return answer
+        return answer  # type: ignore[no-any-return]
 
     async def history(
         self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
@@ -316,10 +329,10 @@ class _Fetch:
     _lines: dict[int, deque[_Piece]] = field(default_factory=lambda: defaultdict(deque))
 
     async def run(self, asks: Mapping[int, Ask], host: str) -> coordinator_pb2.OffsetFetchResponse:
+        response = coordinator_pb2.OffsetFetchResponse()
         for place, group in enumerate(self.request.groups):
-            self._progress.append(
-                _Progress(coordinator_pb2.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
-            )
+            # It is filled in place: to put a group that is complete into an answer copies all of it.
+            self._progress.append(_Progress(response.groups.add(group_id=group.group_id), group.limit))
             self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
         share = LoopShare()
         for number, line in self._lines.items():
@@ -330,7 +343,7 @@ class _Fetch:
                 for piece, answer in zip(step, part.groups, strict=True):
                     self._take(line, piece, answer)
                 await share.rest()
-        return coordinator_pb2.OffsetFetchResponse(groups=[progress.answer for progress in self._progress])
+        return response
 
     def _step(self, line: deque[_Piece]) -> list[_Piece]:
         """The next pieces that a turn can bear."""

@@ -14,7 +14,8 @@ from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
 from muster_core.sharding import shard_of
 from muster_core.state.group_state import GroupState
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
@@ -161,7 +162,7 @@ class Calls:
         match request:
             case coordinator_pb2.OffsetFetchRequest():
                 return await self._answers.fetch(request, cluster.shard_count, host)
-            case coordinator_pb2.DescribeGroupsRequest():
+            case coordinator_pb2.DescribeGroupsRequest() | incremental_pb2.ConsumerGroupDescribeRequest():
                 return await self._answers.describe(request, cluster.shard_count, host)
             case coordinator_pb2.ListGroupsRequest():
                 return await self._answers.list(request, host)
@@ -195,6 +196,13 @@ class Calls:
         if shard is not None and not shard.elsewhere:
             return await shard.reach(barrier=barrier)
         return partial(self._not_here, number)
+
+    def not_here(self, request: ConsumerGroupHeartbeatRequest) -> GroupResponse:
+        """The answer to a call that no shard of this process may take: who owns its group, if known."""
+        cluster = self._view.cluster
+        if cluster is None:
+            return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
+        return self._not_here(shard_of(request.group_id, cluster.shard_count), request, "")
 
     def _not_here(self, number: int, request: GroupRequest, _host: str) -> GroupResponse:
         owner = self._ownership.owner_elsewhere(number)

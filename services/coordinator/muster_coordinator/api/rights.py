@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf.message_factory import GetMessageClass
 from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
@@ -19,6 +20,10 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import Need, need_of
 from muster_runtime.rpc.access.verbs import Kind, Verb
@@ -26,8 +31,8 @@ from muster_runtime.rpc.identity import current_identity
 
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["GroupCoordinatorService"]
 
-_NEEDS: dict[type[GroupRequest], Need] = {
-    getattr(coordinator_pb2, method.input_type.name): need_of(_SERVICE.full_name, method.name)
+_NEEDS: dict[type[Any], Need] = {
+    GetMessageClass(method.input_type): need_of(_SERVICE.full_name, method.name)
     for method in _SERVICE.methods
 }
 
@@ -67,11 +72,13 @@ class Rights:
             ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
             OffsetFetchRequest: self._fetch,
             DescribeGroupsRequest: self._of_several,
+            ConsumerGroupDescribeRequest: self._of_several,
             DeleteGroupsRequest: self._of_several,
         }
         self._of_some_topics: dict[type[Any], Callable[[str, Any, str], Verdict | None]] = {
             OffsetCommitRequest: self._commit,
             OffsetDeleteRequest: self._delete_offsets,
+            ConsumerGroupHeartbeatRequest: self._subscribe,
         }
 
     def judge(self, request: GroupRequest, host: str) -> Verdict | None:
@@ -174,6 +181,15 @@ class Rights:
         _keep(part.ends, reported)  # ends have no outcome: those of other topics are left out
         return Verdict(part, _whole) if all(allowed) else self._of_topics(part, refused, allowed)
 
+    def _subscribe(self, who: str, request: ConsumerGroupHeartbeatRequest, host: str) -> Verdict | None:
+        """A member is assigned partitions, so it must be allowed to see their topics, as in Kafka."""
+        hidden = [name for name in request.topics.names if not self._topic(who, name, host)]
+        if not hidden:
+            return None
+        text = f"no rule allows the caller to describe topic {hidden[0]!r} (`muster access check` explains)"
+        answer = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0, text)
+        return Verdict(None, lambda _: answer)
+
     def _delete_offsets(self, who: str, request: OffsetDeleteRequest, host: str) -> Verdict | None:
         allowed = [self._topic(who, topic.topic, host) for topic in request.topics]
         if all(allowed):
@@ -204,7 +220,11 @@ class Rights:
         return Verdict(part, complete)
 
     def _of_several(
-        self, who: str, need: Need, request: DescribeGroupsRequest | DeleteGroupsRequest, host: str
+        self,
+        who: str,
+        need: Need,
+        request: DescribeGroupsRequest | ConsumerGroupDescribeRequest | DeleteGroupsRequest,
+        host: str,
     ) -> Verdict | None:
         group_ids = list(dict.fromkeys(request.group_ids))
         allowed = [self._access.allows(who, *need, group_id, host) for group_id in group_ids]
@@ -218,10 +238,10 @@ class Rights:
 
         def complete(answer: Any) -> Any:
             whole = type(answer)()
-            if isinstance(request, DescribeGroupsRequest):
-                _mix(whole.groups, answer.groups, refused.groups, allowed)
-            else:
+            if isinstance(request, DeleteGroupsRequest):
                 _mix(whole.results, answer.results, refused.results, allowed)
+            else:
+                _mix(whole.groups, answer.groups, refused.groups, allowed)
             return whole
 
         return Verdict(part, complete)

@@ -16,6 +16,7 @@ METHOD_LIMITS = {
     "SyncGroup": REQUEST_MAX_BYTES,
     "OffsetCommit": REQUEST_MAX_BYTES,
     "OffsetFetch": REQUEST_MAX_BYTES,
+    "ConsumerGroupHeartbeat": 2 << 20,
 }
 """Largest request in bytes of the calls that may exceed the general limit. What a call brings must fit into
 one record of the log (8 MiB)."""
@@ -26,7 +27,7 @@ LARGEST_REQUEST_BYTES = max(*METHOD_LIMITS.values(), *SESSION_LIMITS.values())
 
 
 class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
-    """Kafka's classic group protocol over gRPC.
+    """Kafka's group protocols over gRPC: classic groups and incremental ones.
 
     Args:
         answer: answers a call from a host.
@@ -60,6 +61,8 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
     DeleteGroups = _answer
     GroupHistory = _answer
     ReleaseGroup = _answer
+    ConsumerGroupHeartbeat = _answer
+    ConsumerGroupDescribe = _answer
 
 
 class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from muster_core.state.quarantine import Quarantine
 
 from muster_coordinator.failstop.failures import Failure
 from muster_coordinator.failstop.fault_folder import FaultFolder
+
+log = structlog.get_logger()
 
 _KNOWN_MAX = 1_000
 _MINUTE_MS = 60_000
@@ -185,6 +188,27 @@ class Faults:
         self._nobodys.pop(shard, None)
         for key in [key for key in self._faults if key[0] == shard]:
             del self._faults[key]
+
+
+def log_failure(epoch: int, failure: Failure, fault: Fault, verdict: Consequence) -> dict[str, object]:
+    """Writes the line about a core that raised; returns its fields without verdict and traceback.
+
+    Args:
+        epoch: of the ownership.
+        failure: what happened.
+        fault: what was noted of it.
+        verdict: what becomes of the shard.
+    """
+    fields: dict[str, object] = {
+        "shard": fault.shard,
+        "epoch": epoch,
+        "group_id": failure.group_id,
+        "core_event": failure.event,
+        "error": failure.error,
+        "file": fault.file,
+    }
+    log.error("core_failed", **fields, verdict=verdict.value, traceback=failure.kept.traceback)
+    return fields
 
 
 def _within_a_minute(times_ms: deque[int], now_ms: int) -> int:

@@ -15,6 +15,7 @@ from muster_runtime.garbage import COLLECTOR
 from muster_runtime.logs import alarm
 from muster_runtime.rpc.reads import read_within
 
+from muster_coordinator.log.load_budget import LoadBudget
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
 
@@ -41,6 +42,7 @@ class Loader:
         instances: how many there are.
         config: for the cores that are made.
         limit_ms: an instance that gives no page for so long is given up for the next one.
+        budget: how much memory loads may take; any if absent.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class Loader:
         instances: int,
         config: GroupConfig,
         limit_ms: int = PAGE_LIMIT_MS,
+        budget: LoadBudget | None = None,
     ) -> None:
+        self._budget = LoadBudget() if budget is None else budget
         self._limit_ms = limit_ms
         self._channels = channels
         self._instances = instances
@@ -170,6 +174,7 @@ class Loader:
                     problem = _take(image, page)
                     if problem:
                         return problem
+                    self._budget.took(image, len(page.snapshot_part) + sum(map(len, page.runs)))
                     await asyncio.sleep(0)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,7 +10,9 @@ from typing import Protocol
 
 import grpc
 import structlog
+from muster_core.record_bounds import TAKE_NO_RECORDS
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_runtime.chance import between, one_of
 
 log = structlog.get_logger()
 
@@ -128,6 +129,8 @@ class LogClient:
     Attributes:
         repeats: how often a step was sent again because its outcome was not known or refused for now.
         streams_lost: how often a stream broke, or was given up for the next instance.
+        trouble: which nodes took no records of the last append, as metadata says it; empty: it was stored, or
+            is not for another reason.
     """
 
     def __init__(
@@ -135,13 +138,14 @@ class LogClient:
     ) -> None:
         self.repeats = 0
         self.streams_lost = 0
+        self.trouble = ""
         self._targets = tuple(targets)
         self._connect = connect
         self._pace = LogPace() if pace is None else pace
         self._open: dict[int, _OpenStep] = {}
         self._waiting: list[_OpenStep] = []
         self._call_ids = 0
-        self._current = random.randrange(len(self._targets))  # noqa: S311 (spreads load, protects nothing)
+        self._current = one_of(len(self._targets))
         self._stream: _Stream | None = None
         self._task: asyncio.Task[None] | None = None
         self._timers: set[asyncio.TimerHandle] = set()
@@ -201,7 +205,7 @@ class LogClient:
             pause_ms = min(self._pace.connect_first_ms << min(failures - 1, 10), self._pace.connect_max_ms)
             log.warning("log_stream_lost", instance=target, reason=reason, retry_in_ms=pause_ms)
             if failures > 1 or len(self._targets) == 1:
-                until = loop.time() + pause_ms / 1000 * random.uniform(0.8, 1.2)  # noqa: S311
+                until = loop.time() + pause_ms / 1000 * between(0.8, 1.2)
                 await asyncio.sleep(until - loop.time())
 
     async def _serve(self, target: str, stream: _Stream) -> str:
@@ -297,6 +301,9 @@ class LogClient:
         entry = self._open.pop(result.call_id, None)
         if entry is None or entry.future.done():
             return
+        if isinstance(entry.step, metadata_pb2.AppendStep):
+            is_full = result.outcome not in _FINAL and TAKE_NO_RECORDS in result.message
+            self.trouble = result.message if is_full else ""
         if result.outcome in _FINAL:
             entry.future.set_result(result)
             return

@@ -4,18 +4,24 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import structlog
-from muster_core.events import GroupRequest, GroupResponse
+from muster_core.events import GroupRequest, GroupResponse, StreamPlace
 from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from muster_runtime.rpc.quotas import current_connection
 from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhausted, Unimplemented, oversized
 
 from muster_coordinator.api.admission import Admit, admit_all
-from muster_coordinator.api.calls import Calls, check
+from muster_coordinator.api.calls import LARGE_BYTES, Calls, check
 from muster_coordinator.api.rights import Verdict
+from muster_coordinator.session.encoding import reply_message
+from muster_coordinator.session.members import MemberKey
 from muster_coordinator.shard.owned_shard import OwnedShard
 
 log = structlog.get_logger()
@@ -37,11 +43,28 @@ _FRAME_S = 0.000_2
 _LONGEST_PAUSE_S = 0.2
 
 _HEARTBEAT = "heartbeat"
+_OF_INCREMENTAL_MEMBER = "consumer_group_heartbeat"
 _NOTHING = nullcontext()
 
 
 class ProtocolBroken(Exception):
     """The client broke the protocol of the stream or a limit that ends it; says what in one sentence."""
+
+
+class Host(Protocol):
+    """The stream that calls come by."""
+
+    def place(self, connection: int) -> StreamPlace:
+        """Where a member of an incremental group is that makes a call on it."""
+        ...
+
+    def has_room_for(self, key: MemberKey) -> bool:
+        """Whether one more member may be on it, or this one is."""
+        ...
+
+    def forget(self, key: MemberKey) -> None:
+        """A member has left its group by a call on it."""
+        ...
 
 
 class CallWatch:
@@ -77,7 +100,9 @@ class StreamCalls:
         calls: answers the calls of the group protocol.
         host: address of the client.
         max_open: calls open at a time.
+        stream: that they come by.
         frame: gives a frame of about so many bytes to write an answer into.
+        send: takes an encoded message of the stream.
         idle: called when the last open call was answered.
         watch: counts and traces them.
         admit: counts a call, and raises what it is refused with.
@@ -88,7 +113,9 @@ class StreamCalls:
         calls: Calls,
         host: str,
         max_open: int,
+        stream: Host,
         frame: Callable[[int], session_pb2.ServerFrame],
+        send: Callable[[bytes], None],
         idle: Callable[[], None],
         watch: CallWatch = UNWATCHED,
         admit: Admit = admit_all,
@@ -99,7 +126,9 @@ class StreamCalls:
         self._over_quota = 0
         self._host = host
         self._max_open = max_open
+        self._stream = stream
         self._frame = frame
+        self._send = send
         self._idle = idle
         self._watch = watch
         self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
@@ -131,6 +160,8 @@ class StreamCalls:
                 raise oversized(limit_bytes)
             self._count(request, size_bytes)
             check(request)
+            if kind == _OF_INCREMENTAL_MEMBER:
+                self._check_room(request)
         except Refused as error:
             self._refuse(call_id, error)
             return
@@ -143,8 +174,11 @@ class StreamCalls:
             request = verdict.request
         if kind == _HEARTBEAT:
             self._start(call_id, kind, request, verdict)
-        else:
-            with self._watch.starting(call_id, kind, request, call.traceparent):
+            return
+        with self._watch.starting(call_id, kind, request, call.traceparent):
+            if kind == _OF_INCREMENTAL_MEMBER:
+                self._start_of_member(call, request, verdict)
+            else:
                 self._start(call_id, kind, request, verdict)
 
     def pause_s(self, other_frames: int) -> float:
@@ -196,6 +230,33 @@ class StreamCalls:
         if number is not None and not (verdict is not None and verdict.is_told):
             self._open[call_id] = (shard, number)
 
+    def _check_room(self, request: ConsumerGroupHeartbeatRequest) -> None:
+        if not self._stream.has_room_for((request.group_id, request.member_id)):
+            raise ResourceExhausted("the stream has its limit of members; open another one", _RETRY_MS)
+
+    def _start_of_member(
+        self, call: session_pb2.Call, request: ConsumerGroupHeartbeatRequest, verdict: Verdict | None
+    ) -> None:
+        """Starts a heartbeat of a member of an incremental group; it waits for no load to end."""
+        self._open[call.call_id] = None
+        answered: Callable[[GroupResponse], None] = partial(self._answered_member, call.call_id, request)
+        if verdict is not None:
+            answered = partial(_completed, verdict.complete, answered)
+        shard = self._calls.locate(request.group_id)
+        if not isinstance(shard, OwnedShard):
+            answered(self._calls.not_here(request))
+            return
+        number = shard.start(request, self._host, answered, self._stream.place(call.connection))
+        if number is not None and not (verdict is not None and verdict.is_told):
+            self._open[call.call_id] = (shard, number)
+
+    def _answered_member(
+        self, call_id: int, request: ConsumerGroupHeartbeatRequest, response: GroupResponse
+    ) -> None:
+        if isinstance(response, ConsumerGroupHeartbeatResponse) and response.member_epoch < 0:
+            self._stream.forget((request.group_id, request.member_id))
+        self._answered(call_id, _OF_INCREMENTAL_MEMBER, response)
+
     async def _answer(self, call_id: int, kind: str, request: Any, verdict: Verdict | None) -> None:
         try:
             self._answered(call_id, kind, await self._calls.answer_judged(request, self._host, verdict))
@@ -209,9 +270,13 @@ class StreamCalls:
         if call_id not in self._open:
             return  # the client has closed the stream
         self._watch.answered(call_id, response)
-        reply = self._frame(response.ByteSize()).reply
-        reply.call_id = call_id
-        getattr(reply, kind).CopyFrom(response)
+        body = response.SerializeToString()
+        if len(body) > LARGE_BYTES:
+            self._send(reply_message(call_id, kind, body))
+        else:
+            reply = self._frame(len(body)).reply
+            reply.call_id = call_id
+            getattr(reply, kind).CopyFrom(response)
         self._done(call_id)
 
     def _refuse(self, call_id: int, error: Refused) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from muster_protos.muster.v1 import session_pb2
 
@@ -9,6 +11,21 @@ MESSAGE_MAX_BYTES = 1 << 20
 """A message gets no further frame that would make it larger; a larger frame goes alone."""
 
 _FRAME_OVERHEAD_BYTES = 128
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message that waits.
+
+    Attributes:
+        content: the message, or it encoded.
+        bytes: about how large it is.
+        replaceable: frames of it that newer ones take the place of, and how large they are, by key.
+    """
+
+    content: session_pb2.SessionResponse | bytes
+    bytes: int = 0
+    replaceable: dict[Hashable, tuple[session_pb2.ServerFrame, int]] = field(default_factory=dict)
 
 
 class Queued:
@@ -33,8 +50,9 @@ class Outbox:
     def __init__(self, max_bytes: int, queued: Queued) -> None:
         self._max_bytes = max_bytes
         self._queued = queued
-        self._messages: deque[session_pb2.SessionResponse] = deque()
-        self._sizes: deque[int] = deque()
+        self._messages: deque[_Message] = deque()
+        self._open: session_pb2.SessionResponse | None = None
+        self._newest: dict[Hashable, _Message] = {}
         self._taken_bytes = 0
         self.bytes = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -48,25 +66,55 @@ class Outbox:
         """Whether more waits than may. Asked before a frame is added, so that one of any size is taken."""
         return self.bytes > self._max_bytes
 
-    def frame(self, size_bytes: int) -> session_pb2.ServerFrame:
+    def frame(self, size_bytes: int, replaces: Hashable = None) -> session_pb2.ServerFrame:
         """A new frame at the end, to be filled in before the loop's turn ends.
 
         Args:
             size_bytes: about how large it will be.
+            replaces: as long as a frame waits that was asked for under the same key, it is that one, to be
+                written over; None: none is.
         """
         size_bytes += _FRAME_OVERHEAD_BYTES
-        if not self._messages or self._sizes[-1] + size_bytes > MESSAGE_MAX_BYTES:
-            self._messages.append(session_pb2.SessionResponse())
-            self._sizes.append(0)
-            self.wake()
-        self._sizes[-1] += size_bytes
+        if replaces in self._newest:
+            return self._replaced(replaces, size_bytes)
+        response = self._open
+        if response is None or self._messages[-1].bytes + size_bytes > MESSAGE_MAX_BYTES:
+            response = self._open = session_pb2.SessionResponse()
+            self._put(response)
+        message = self._messages[-1]
+        message.bytes += size_bytes
         self._count(size_bytes)
-        return self._messages[-1].frames.add()
+        frame = response.frames.add()
+        if replaces is not None:
+            self._newest[replaces] = message
+            message.replaceable[replaces] = frame, size_bytes
+        return frame
 
-    def take(self) -> session_pb2.SessionResponse:
+    def _replaced(self, key: Hashable, size_bytes: int) -> session_pb2.ServerFrame:
+        message = self._newest[key]
+        frame, before_bytes = message.replaceable[key]
+        message.replaceable[key] = frame, max(size_bytes, before_bytes)
+        grown_bytes = max(size_bytes - before_bytes, 0)
+        message.bytes += grown_bytes
+        self._count(grown_bytes)
+        return frame
+
+    def add(self, message: bytes) -> None:
+        """Puts an encoded message at the end, which gets no further frame."""
+        self._open = None
+        self._put(message)
+        self._messages[-1].bytes += len(message)
+        self._count(len(message))
+
+    def take(self) -> session_pb2.SessionResponse | bytes:
         """The oldest message; nothing is added to it any more. It waits until `written`."""
-        self._taken_bytes = self._sizes.popleft()
-        return self._messages.popleft()
+        message = self._messages.popleft()
+        for key in message.replaceable:
+            del self._newest[key]
+        self._taken_bytes = message.bytes
+        if message.content is self._open:
+            self._open = None
+        return message.content
 
     def written(self) -> None:
         """The message that was taken has been sent, or dropped."""
@@ -75,9 +123,14 @@ class Outbox:
 
     def clear(self) -> None:
         """Drops everything that was not taken yet."""
-        self._count(-sum(self._sizes))
+        self._count(-sum(message.bytes for message in self._messages))
         self._messages.clear()
-        self._sizes.clear()
+        self._newest.clear()
+        self._open = None
+
+    def _put(self, message: session_pb2.SessionResponse | bytes) -> None:
+        self._messages.append(_Message(message))
+        self.wake()
 
     def _count(self, size_bytes: int) -> None:
         self.bytes += size_bytes

@@ -16,8 +16,9 @@ from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.session.breaks import Breaks
 from muster_coordinator.session.calls import UNWATCHED, CallWatch
+from muster_coordinator.session.dependencies import OpenStream, StreamDependencies
 from muster_coordinator.session.outbox import Queued
-from muster_coordinator.session.stream import SessionStream, StreamDependencies
+from muster_coordinator.session.stream import SessionStream
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 
@@ -158,7 +159,7 @@ class Sessions(ShardListener):
             self._checker.cancel()
             self._checker = None
 
-    def _broke(self, stream: SessionStream) -> None:
+    def _broke(self, stream: OpenStream) -> None:
         self._streams.pop(stream.stream_id, None)
         if not self._stopping:
             self._breaks.broke(stream)

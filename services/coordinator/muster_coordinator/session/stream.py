@@ -3,28 +3,24 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import structlog
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
-from muster_core.events import Attach, Detach, Push
+from muster_core.events import Attach, Detach, Push, StreamBroken, StreamPlace
 from muster_protos.limits import ID_MAX_BYTES, MEMBER_SECRET_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_runtime.clock import wall_ms
 from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.refusals import Refused
-from muster_runtime.rpc.unread import Cuts
 
-from muster_coordinator.api.admission import Admit, admit_all
-from muster_coordinator.api.calls import Calls
 from muster_coordinator.loop_share import LoopShare
-from muster_coordinator.session.calls import UNWATCHED, CallWatch, ProtocolBroken, StreamCalls
+from muster_coordinator.session.calls import ProtocolBroken, StreamCalls
+from muster_coordinator.session.dependencies import StreamDependencies
 from muster_coordinator.session.members import MemberKey, StreamMembers, Unheard
-from muster_coordinator.session.outbox import Outbox, Queued
-from muster_coordinator.settings import SessionSettings
+from muster_coordinator.session.outbox import Outbox
 from muster_coordinator.shard.owned_shard import OwnedShard
 
 log = structlog.get_logger()
@@ -51,41 +47,6 @@ _NEWS = {
     session_pb2.CoordinatorMoved: "coordinator_moved",
 }
 _ATTACHED = (error_code.NONE, error_code.REBALANCE_IN_PROGRESS)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDependencies:
-    """What all streams of a process share.
-
-    Attributes:
-        settings: limits and times.
-        calls: answers the calls of the group protocol, finds shards.
-        places: which stream each attached member is on.
-        broke: called with a stream that its client or the network ended, once only its members are open.
-        may_answer: whether the lease is held at a boot time.
-        boot_ms: the boot clock.
-        watch: gives what watches the calls of a stream.
-        says_unsure: whether the cluster has the feature `unsure-beats`.
-        queued: counts what waits on all streams.
-        crowded: called when that is too much.
-        cuts: ends the connections of clients that do not read.
-        refused: called for each refusal because of a limit, with the name of its setting.
-        admit: counts a call, and raises what it is refused with.
-    """
-
-    settings: SessionSettings
-    calls: Calls
-    places: dict[MemberKey, "SessionStream"]
-    broke: Callable[["SessionStream"], None]
-    may_answer: Callable[[int], bool]
-    boot_ms: Callable[[], int]
-    watch: Callable[[], CallWatch] = lambda: UNWATCHED
-    says_unsure: Callable[[], bool] = lambda: False
-    queued: Queued = field(default_factory=Queued)
-    crowded: Callable[[], None] = lambda: None
-    cuts: Cuts = field(default_factory=Cuts)
-    refused: Callable[[str], None] = lambda _: None
-    admit: Admit = admit_all
 
 
 class SessionStream:
@@ -115,7 +76,9 @@ class SessionStream:
             around.calls,
             host,
             settings.max_open_calls,
+            self,
             self._frame,
+            self._send,
             self._outbox.wake,
             self._watch,
             around.admit,
@@ -374,8 +337,7 @@ class SessionStream:
             self._not_attached(request, error_code.INVALID_REQUEST)
         elif not self._around.calls.rights.may_join(request.group_id, self._host):
             self._not_attached(request, error_code.GROUP_AUTHORIZATION_FAILED)
-        elif self._is_full_for(key):
-            self._around.refused(MAX_MEMBERS)
+        elif not self.has_room_for(key):
             self._not_attached(request, error_code.INVALID_REQUEST)
         else:
             shard = self._around.calls.locate(request.group_id)
@@ -398,8 +360,22 @@ class SessionStream:
         """
         return self._knows_unsure and shard.suspended and self._around.says_unsure()
 
-    def _is_full_for(self, key: MemberKey) -> bool:
-        return len(self.members) >= self._settings.max_members and key not in self.members
+    def place(self, connection: int) -> StreamPlace:
+        """Where a member of an incremental group is that makes a call on the stream."""
+        return StreamPlace(self.stream_id, connection, self._knows_unsure)
+
+    def has_room_for(self, key: MemberKey) -> bool:
+        """Whether one more member may be on the stream, or this one is; counts it if not."""
+        has_room = len(self.members) < self._settings.max_members or key in self.members
+        if not has_room:
+            self._around.refused(MAX_MEMBERS)
+        return has_room
+
+    def forget(self, key: MemberKey) -> None:
+        """A member is not on the stream any more."""
+        self.members.remove(key)
+        if self._around.places.get(key) is self:
+            del self._around.places[key]
 
     def _not_attached(
         self,
@@ -458,6 +434,11 @@ class SessionStream:
     def pushed(self, shard: OwnedShard, push: Push) -> None:
         """Passes on what a shard's core has to say to a member of the stream."""
         message = push.message
+        if isinstance(message, session_pb2.MemberNews):
+            who = (message.group_id, message.response.member_id)
+            if not self._left:  # the newest takes the place of one that waits (INC-20)
+                self._frame(message.ByteSize(), who).member_news.CopyFrom(message)
+            return
         key = (message.group_id, message.member_id)
         if isinstance(message, session_pb2.AttachResult):
             if message.error_code in _ATTACHED:
@@ -466,24 +447,36 @@ class SessionStream:
                     before.members.remove(key)
                 self._around.places[key] = self
                 self.members.add(shard, key)
+                if self._left or self._reported:  # it was answered after the stream had broken
+                    broken = StreamBroken(self.stream_id)
+                    asyncio.get_running_loop().call_soon(shard.notify, broken)
         elif not isinstance(message, session_pb2.RebalanceStarted):
-            self.members.remove(key)
-            if self._around.places.get(key) is self:
-                del self._around.places[key]
+            self.forget(key)
         if not self._left:
             getattr(self._frame(message.ByteSize()), _NEWS[type(message)]).CopyFrom(message)
 
-    def _frame(self, size_bytes: int) -> session_pb2.ServerFrame:
+    def _frame(self, size_bytes: int, replaces: MemberKey | None = None) -> session_pb2.ServerFrame:
+        if not self._takes_more():
+            return session_pb2.ServerFrame()  # nobody will read it
+        frame = self._outbox.frame(size_bytes, replaces)
+        self._look_at_total()
+        return frame
+
+    def _send(self, message: bytes) -> None:
+        if self._takes_more():
+            self._outbox.add(message)
+            self._look_at_total()
+
+    def _takes_more(self) -> bool:
         if self._outbox.full and not self._overflowed:
             # Not now: this may be inside a turn of a shard, and the end of the stream is an event for it.
             self._overflowed = True
             asyncio.get_running_loop().call_soon(self._overflow)
-        if self._ended or self._overflowed:
-            return session_pb2.ServerFrame()  # nobody will read it
-        frame = self._outbox.frame(size_bytes)
+        return not (self._ended or self._overflowed)
+
+    def _look_at_total(self) -> None:
         if self._around.queued.bytes > self._settings.max_total_queued_bytes:
             self._around.crowded()
-        return frame
 
     def _overflow(self) -> None:
         self.cut_off(f"the client left {self._settings.max_queued_bytes:,} bytes unread")

@@ -1,6 +1,7 @@
 """Settings of the group protocol."""
 
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
+from muster_runtime import memory
 from muster_runtime.settings import Settings
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -56,23 +57,23 @@ class GroupSettings(Settings):
             "that has only given ids out."
         ),
     )
-    max_bytes: int = Field(
-        default=_DEFAULTS.max_bytes,
+    max_bytes: int | None = Field(
+        default=None,
         ge=1 << 20,
         le=1 << 40,
         description=(
             "What the groups of all shards of the process may hold in memory, as it is counted: members, "
-            "offsets, assignments, history; what would add to it is told to try again. Below the memory of "
-            "the process by half."
+            "offsets, assignments, history; what would add to it is told to try again. Absent: half of the "
+            "memory that the process may have, as its control group says, and 1 GiB at most."
         ),
     )
-    max_bytes_per_shard: int = Field(
-        default=_DEFAULTS.max_bytes_per_shard,
+    max_bytes_per_shard: int | None = Field(
+        default=None,
         ge=1 << 20,
         le=1 << 40,
         description=(
-            "The same of one shard. Members of a generation may go a quarter above both, so that groups that "
-            "are there can rebalance."
+            "The same of one shard; absent: a quarter of that memory, and 512 MiB at most. Members of a "
+            "generation may go a quarter above both, so that groups that are there can rebalance."
         ),
     )
     max_size: int = Field(
@@ -191,4 +192,11 @@ class GroupSettings(Settings):
 
     def to_config(self) -> GroupConfig:
         """The values as the core takes them."""
-        return GroupConfig(**{name: getattr(self, name) for name in type(self).model_fields})
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        memory_bytes = memory.limit_bytes()
+        half_bytes = _DEFAULTS.max_bytes if memory_bytes is None else memory_bytes // 2
+        if self.max_bytes is None:
+            values["max_bytes"] = min(_DEFAULTS.max_bytes, half_bytes)
+        if self.max_bytes_per_shard is None:
+            values["max_bytes_per_shard"] = min(_DEFAULTS.max_bytes_per_shard, half_bytes // 2)
+        return GroupConfig(**values)

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
+from muster_runtime import memory
 from muster_runtime.addresses import Address, AddressList, ListenAddress, OneAddress
 from muster_runtime.settings import Settings
 from pydantic import Field, StringConstraints, model_validator
@@ -155,6 +156,16 @@ class CoordinatorSettings(Settings):
             "is refused and may be asked for in parts. Not above MUSTER_SERVER_MAX_RESPONSE_BYTES."
         ),
     )
+    max_load_bytes: int | None = Field(
+        default=None,
+        ge=1 << 20,
+        le=1 << 40,
+        description=(
+            "What the groups of all shards of the process may come to hold in memory by loads, as it is "
+            "counted: a shard that would bring more is not served, with an alarm. Absent: three quarters of "
+            "the memory that the process may have, as its control group says."
+        ),
+    )
     load_wait_ms: int = Field(
         default=100,
         ge=0,
@@ -178,6 +189,13 @@ class CoordinatorSettings(Settings):
                 f"{name('internal_listen')}={self.internal_listen} is the address of {name('listen')}"
             )
         return self
+
+    def load_bytes(self) -> int | None:
+        """How much memory loads may bring groups to; None: as much as there is."""
+        if self.max_load_bytes is not None:
+            return self.max_load_bytes
+        memory_bytes = memory.limit_bytes()
+        return None if memory_bytes is None else memory_bytes * 3 // 4
 
 
 class ShardLogSettings(Settings):

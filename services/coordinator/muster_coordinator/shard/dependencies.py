@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from muster_core.catalog import Catalog
 from muster_core.clock import Now
+from muster_core.events import Event, Work
 from muster_core.features import Feature
 from muster_core.protocol.room import ALONE, Room
 from muster_core.shard import Shard
@@ -51,6 +52,7 @@ class Dependencies:
         faults: what failed in this process.
         is_operator: whether the caller of now may put members of others out of a group; None: nobody says who
             may.
+        aside: does work that would take too long for a turn; the answer comes on the loop, or never.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
     """
 
@@ -66,6 +68,7 @@ class Dependencies:
     room: Room = ALONE
     faults: Faults = field(default_factory=Faults.not_kept)
     is_operator: Callable[[str], bool | None] = lambda _group_id: None
+    aside: Callable[[Work, Callable[[Event], None]], None] = lambda _work, _done: None
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000
     handoff_wait_ms: int = 1_000

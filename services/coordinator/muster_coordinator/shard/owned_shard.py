@@ -15,6 +15,7 @@ from muster_core.events import (
     GroupRequest,
     GroupResponse,
     Push,
+    StreamPlace,
     Suspend,
     TopicsChanged,
     Unload,
@@ -28,7 +29,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.logs import alarm
 
 from muster_coordinator.failstop.failures import Failure
-from muster_coordinator.failstop.faults import Consequence, Fault
+from muster_coordinator.failstop.faults import Consequence, log_failure
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
@@ -244,13 +245,16 @@ class OwnedShard:
         if self.phase is Phase.HANDING_OVER:
             await self._wait_phase(self._shared.handoff_wait_ms)
 
-    def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
+    def start(
+        self, message: GroupRequest, host: str, answered: Sink, place: StreamPlace | None = None
+    ) -> int | None:
         """Starts a call that needs no barrier, without waiting for a load or a hand-over to end.
 
         Args:
             message: the call, within the limits of the public API.
             host: address of the caller.
             answered: called with the answer, now or later, before the news of that turn.
+            place: as in `Request`.
 
         Returns:
             What `abandon` takes; None: it was answered.
@@ -260,7 +264,7 @@ class OwnedShard:
             refused = self._refused(message)
             answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
-        return served.start(message, host, now, answered)
+        return served.start(message, host, now, answered, place)
 
     def abandon(self, call_id: int) -> None:
         """The caller of an open call is gone: the call is not answered any more."""
@@ -419,7 +423,7 @@ class OwnedShard:
         """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
         shared = self._shared
         verdict, fault = shared.faults.judge(self.number, failure, shared.now().boot_ms, self.load_ms)
-        fields = self._log_failure(failure, fault, verdict)
+        fields = log_failure(self.epoch, failure, fault, verdict)
         match verdict:
             case Consequence.RELOAD:
                 self._reload()
@@ -428,18 +432,6 @@ class OwnedShard:
                 self._reload()
             case Consequence.FAIL:
                 self._fail(f"its core failed three times within a minute: {failure.error}", None)
-
-    def _log_failure(self, failure: Failure, fault: Fault, verdict: Consequence) -> dict[str, object]:
-        fields: dict[str, object] = {
-            "shard": self.number,
-            "epoch": self.epoch,
-            "group_id": failure.group_id,
-            "core_event": failure.event,
-            "error": failure.error,
-            "file": fault.file,
-        }
-        log.error("core_failed", **fields, verdict=verdict.value, traceback=failure.kept.traceback)
-        return fields
 
     def _reload(self) -> None:
         """Drops the state without an event for the core; the shard is claimed and loaded again, here."""
@@ -480,7 +472,7 @@ class OwnedShard:
             served.drop(_RELOADING)
         elif failure := served.end(last_event):
             fault = self._shared.faults.note(self.number, failure)
-            self._log_failure(failure, fault, Consequence.GIVEN_UP)
+            log_failure(self.epoch, failure, fault, Consequence.GIVEN_UP)
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase

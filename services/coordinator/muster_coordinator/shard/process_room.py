@@ -1,9 +1,16 @@
 """What the shards of a process have in common, as far as their limits ask for it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
+from muster_core.incremental.target import Expressions, ServerAssignor
 from muster_core.protocol.room import Limit, Room
 from muster_core.shard import Shard
+
+AT_ONCE_MAX = 300
+"""Members and partitions of a group whose assignment takes about a millisecond; those of larger ones take
+longer and
+are computed aside."""
 
 _OLD_MS = 50
 
@@ -23,6 +30,9 @@ class ProcessRoom:
         refused: called for each call that is refused because of a limit.
         unproven: called for each call in the name of a member without its secret; see `Room`.
         foreign: called for each call for a member of another identity; see `Room`.
+        assignors: what assigns in incremental groups, by name, the default first.
+        log_trouble: why the log takes no records now; see `Room`.
+        expressions: what judges subscriptions by expressions; None: there are none.
     """
 
     def __init__(
@@ -32,13 +42,27 @@ class ProcessRoom:
         refused: Callable[[Limit], None],
         unproven: Callable[[str, str, str], None] = lambda _, __, ___: None,
         foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None,
+        assignors: Mapping[str, ServerAssignor] = MappingProxyType({}),
+        log_trouble: Callable[[], str] = str,
+        expressions: Expressions | None = None,
     ) -> None:
         self._cores = cores
         self._boot_ms = boot_ms
         self._held_bytes = 0
         self._added_up_ms = -_OLD_MS
         self._free_at_ms = 0
-        self.room = Room(self._groups, self._held, refused, self._wait_ms, unproven, foreign)
+        self.room = Room(
+            self._groups,
+            self._held,
+            refused,
+            self._wait_ms,
+            unproven,
+            foreign,
+            assignors,
+            log_trouble,
+            AT_ONCE_MAX,
+            expressions,
+        )
 
     def _groups(self) -> int:
         return sum([len(core.groups) for core in self._cores()])

@@ -19,6 +19,7 @@ from muster_core.events import (
     Push,
     Request,
     Resume,
+    StreamPlace,
     Suspend,
     Tick,
 )
@@ -108,6 +109,7 @@ class ServedShard:
         self._now = shared.now
         self._may_answer = shared.may_answer
         self._is_operator = shared.is_operator
+        self._aside = shared.aside
         self._features: frozenset[Feature] = frozenset()
         self._watch = shared.watch(image.core)
         self._log = ShardLog(
@@ -209,7 +211,14 @@ class ServedShard:
 
     # --- events
 
-    def start(self, message: GroupRequest, host: str, now: Now, answered: Sink) -> int | None:
+    def start(
+        self,
+        message: GroupRequest,
+        host: str,
+        now: Now,
+        answered: Sink,
+        place: StreamPlace | None = None,
+    ) -> int | None:
         """Starts a call. The lease must be held.
 
         Args:
@@ -217,6 +226,7 @@ class ServedShard:
             host: address of the caller, whose identity is that of the task which calls this.
             now: the time.
             answered: called with the answer, now or later, before the news of that turn.
+            place: as in `Request`.
 
         Returns:
             What `abandon` takes; None: it was answered.
@@ -229,7 +239,8 @@ class ServedShard:
             draw = str(uuid.uuid4())
         elif isinstance(message, coordinator_pb2.LeaveGroupRequest):
             is_operator = self._is_operator(message.group_id)
-        self._turn(Request(call_id, message, host, draw, current_identity().name, is_operator), now)
+        identity = current_identity().name
+        self._turn(Request(call_id, message, host, draw, identity, is_operator, place), now)
         return call_id if call_id in self._calls else None
 
     def abandon(self, call_id: int) -> None:
@@ -242,6 +253,11 @@ class ServedShard:
         now = self._now()
         self.sure(now.boot_ms)
         self._turn(event, now)
+
+    def _worked(self, event: Event) -> None:
+        """Work was done aside that the core had asked for; it may be given up, or suspended, since."""
+        if not self._over:
+            self.handle(event)
 
     def handle_of_stream(self, event: Event) -> ErrorCode:
         """Hands an event of a session stream to the core.
@@ -405,6 +421,8 @@ class ServedShard:
                 [record.SerializeToString() for record in append.records],
                 frees=any(record.WhichOneof("kind") in _FREEING for record in append.records),
             )
+        for work in effects.work:
+            self._aside(work, self._worked)
         self._arm(effects.next_deadline_ms, now)
 
     def _reply(self, effects: Effects, now: Now) -> None:

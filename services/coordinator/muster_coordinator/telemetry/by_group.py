@@ -45,7 +45,10 @@ class Figures:
 async def figures_of(group: Group) -> Figures:
     """The numbers of a group."""
     lag = await _lag_of(group) if len(group.ends) else None
-    return Figures(len(group.members), len(group.owners), group.generation, group.offsets.newest_ms, lag)
+    members, owned = len(group.members), len(group.owners)
+    if group.incremental is not None and not members:
+        members, owned = len(group.incremental.members), len(group.incremental.owners)
+    return Figures(members, owned, group.generation, group.offsets.newest_ms, lag)
 
 
 async def _lag_of(group: Group) -> int:

@@ -8,7 +8,7 @@ from muster_core.events import Append
 from muster_core.shard import Shard
 from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.internal.v1 import metadata_pb2
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_runtime.telemetry.instruments import Counter, Histogram
 
 from muster_coordinator.telemetry import metrics
@@ -100,12 +100,25 @@ class GroupWatch:
             case "member_left":
                 cause = metrics.cause_name(record.member_left.cause.kind)
                 yield partial(self._tally.left.add, (cause,))
+            case "epoch_raised":
+                cause = metrics.cause_name(record.epoch_raised.cause.kind)
+                yield partial(self._tally.rebalances.add, (cause,))
+            case "member_subscribed" if self._is_new(record.member_subscribed):
+                yield partial(self._tally.joined.add, (), 1)
+            case "member_removed":
+                cause = metrics.cause_name(record.member_removed.cause.kind)
+                yield partial(self._tally.left.add, (cause,))
             case "offset_tombstone":
                 count = sum(len(topic.partitions) for topic in record.offset_tombstone.topics)
                 yield partial(self._tally.removed.add, (), count)
             case "group_tombstone" if record.group_tombstone.reason == "deleted":  # others name their offsets
                 group = self._core.groups.get(record.group_tombstone.group_id)
                 yield partial(self._tally.removed.add, (), 0 if group is None else len(group.offsets))
+
+    def _is_new(self, record: incremental_pb2.MemberSubscribed) -> bool:
+        group = self._core.groups.get(record.group_id)
+        known = None if group is None else group.incremental
+        return known is None or record.member.member_id not in known.members
 
     def _generation(self, started: records_pb2.GenerationStarted) -> Callable[[], None]:
         group = self._core.groups.get(started.group_id)

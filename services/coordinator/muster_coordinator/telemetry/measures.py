@@ -308,7 +308,7 @@ def _of_shards(shards: Sequence[OwnedShard]) -> list[Sample]:
 
 async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now], single: Round) -> list[Sample]:
     """Looks at all groups, some hundred at a time, so that a scrape delays no heartbeat."""
-    states: Count[GroupState] = Count()
+    states: Count[str] = Count()
     static = members = pending = assigned = committed = 0
     oldest_ms: int | None = None
     for shard in shards:
@@ -316,11 +316,16 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now], singl
         for first in range(0, len(groups), GROUPS_AT_ONCE):
             for group in groups[first : first + GROUPS_AT_ONCE]:
                 await single.see(group)
-                states[group.state] += 1
+                incremental = None if group.members else group.incremental
+                states[(group.state if incremental is None else incremental.state).value] += 1
                 members += len(group.members)
                 static += len(group.static_members)
                 pending += len(group.pending_members)
                 assigned += len(group.owners)
+                if incremental is not None:
+                    members += len(incremental.members)
+                    static += len(incremental.statics)
+                    assigned += len(incremental.owners)
                 committed += len(group.offsets)
                 if group.state in _RUNNING:
                     since_ms = group.state_since_ms
@@ -328,7 +333,7 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now], singl
             await asyncio.sleep(0)
     age_ms = 0 if oldest_ms is None else max(now().wall_ms - oldest_ms, 0)
     return [
-        *(Sample(metrics.GROUPS, states[state], (state.value,)) for state in GroupState),
+        *(Sample(metrics.GROUPS, states[state], (state,)) for state in metrics.STATES),
         Sample(metrics.MEMBERS, members - static, ("dynamic",)),
         Sample(metrics.MEMBERS, static, ("static",)),
         Sample(metrics.MEMBERS_PENDING, pending),

@@ -2,7 +2,7 @@
 
 from muster_core.protocol.room import Limit
 from muster_protos.muster.internal.v1 import metadata_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import LONG_SECONDS, SHORT_SECONDS
 
@@ -23,10 +23,13 @@ CALL_NAMES = {
     coordinator_pb2.DeleteGroupsResponse: "DeleteGroups",
     coordinator_pb2.GroupHistoryResponse: "GroupHistory",
     coordinator_pb2.ReleaseGroupResponse: "ReleaseGroup",
+    incremental_pb2.ConsumerGroupHeartbeatResponse: "ConsumerGroupHeartbeat",
+    incremental_pb2.ConsumerGroupDescribeResponse: "ConsumerGroupDescribe",
 }
 """Calls of the group protocol by the type of their answer."""
 
-STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling")
+"""Of groups of both kinds; the last two are of incremental ones."""
 STEPS = tuple(field.name for field in metadata_pb2.LogCall.DESCRIPTOR.oneofs_by_name["step"].fields)
 JOIN, SYNC, WHOLE = "join", "sync", "whole"
 LIMITS = (*(limit.value for limit in Limit), MAX_STREAMS, MAX_MEMBERS)
@@ -36,19 +39,10 @@ NOT_REJOINED = "not_rejoined"
 HEARTBEAT = CALL_NAMES[coordinator_pb2.HeartbeatResponse]
 _CALLS = tuple(CALL_NAMES.values())
 _OF_THE_CATALOG = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS", "POLICY_VIOLATION")
-_OF_INCREMENTAL_GROUPS = (
-    "UNSUPPORTED_VERSION",
-    "FENCED_MEMBER_EPOCH",
-    "UNRELEASED_INSTANCE_ID",
-    "UNSUPPORTED_ASSIGNOR",
-    "STALE_MEMBER_EPOCH",
-    "INVALID_REGULAR_EXPRESSION",
-)
-"""No call that is served answers them yet."""
 _CODES = tuple(
     code
     for name in common_pb2.ErrorCode.DESCRIPTOR.values_by_name
-    if (code := name.removeprefix("ERROR_CODE_")) not in (*_OF_THE_CATALOG, *_OF_INCREMENTAL_GROUPS)
+    if (code := name.removeprefix("ERROR_CODE_")) not in _OF_THE_CATALOG
 )
 _CAUSES = tuple(
     name.removeprefix("REBALANCE_CAUSE_KIND_").lower()

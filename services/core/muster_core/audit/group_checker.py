@@ -1,55 +1,31 @@
 """Checks the records of groups against the promises about groups."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
 
 from muster_core.audit.binding_checker import BindingChecker
+from muster_core.audit.commit_metadata import check_metadata
+from muster_core.audit.followed import FollowedGroup, FollowedMember
+from muster_core.audit.incremental.checker import IncrementalChecker
+from muster_core.audit.incremental.commits import check_commit
+from muster_core.audit.incremental.state import GroupState
 from muster_core.audit.invariants import Findings
-from muster_core.audit.kept_tokens import Given, check_keepers, check_partitions
+from muster_core.audit.kept_tokens import check_keepers, check_partitions
 from muster_core.audit.record_forms import check_forms
 from muster_core.audit.removal_checker import RemovalChecker
-from muster_core.audit.silence import OtherTimeout, check_silence
+from muster_core.audit.silence import check_silence
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
+from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
 from muster_core.log.commits import CommitRow
-from muster_core.log.record_run import COMMIT, RecordRun
+from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.sharding import shard_of
-from muster_core.state.group import CONSUMER, Group
-from muster_core.state.published import read_subscription
+from muster_core.state.group import Group
 
 _BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")
-
-
-@dataclass(slots=True)
-class _Member:
-    """What the records so far say of one member; `heard_ms`: when it was last heard of, None: not known."""
-
-    record: records_pb2.Member
-    heard_ms: int | None = None
-    commit_seq: int = 0
-
-
-@dataclass(slots=True)
-class _Group:
-    """What the records so far say of one group."""
-
-    generation: int = 0
-    assignment: records_pb2.AssignmentCommitted | None = None
-    protocol_type: str = ""
-    protocol_name: str = ""
-    leader: str = ""
-    server_assignor: str = ""
-    members: dict[str, _Member] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    seqs_of_strangers: dict[str, int] = field(default_factory=dict)
-    given: Given | None = field(default_factory=Given)
-    born_after: Position = NOWHERE
-    met_in_the_middle: bool = False
-    removal: OtherTimeout | None = None
 
 
 class GroupChecker:
@@ -77,7 +53,7 @@ class GroupChecker:
         self._limits = GroupConfig() if limits is None else limits
         self._shard = shard
         self._shard_count = shard_count
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, FollowedGroup] = {}
         self._deleted: dict[str, Position] = {}
         self._catalog_seen = NOWHERE
         self.removals = RemovalChecker(findings)
@@ -93,6 +69,8 @@ class GroupChecker:
             "offset_tombstone": self._offset_tombstone,
             "topics_seen": self._topics_seen,
         }
+        self._incremental = IncrementalChecker(findings, self._limits.max_size)
+        self._checks.update((kind, partial(self._of_incremental, kind)) for kind in INCREMENTAL_KINDS)
 
     def add_run(self, run: RecordRun) -> None:
         """Takes the next records; those that do not concern groups pass."""
@@ -111,14 +89,12 @@ class GroupChecker:
         self.removals.add_run(run)
         self._bindings.add_run(run)
         if longest_bytes > OFFSET_METADATA_MAX_BYTES:
-            self._check_metadata(run)
+            check_metadata(run, self._findings)
 
     def claimed(self) -> None:
         """A new owner has come: its clock does not compare with the last one's."""
         for group in self._groups.values():
-            group.removal = None
-            for member in group.members.values():
-                member.heard_ms = None
+            group.forget_times()
 
     def begin_with(self, groups: Iterable[Group], position: Position) -> None:
         """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
@@ -127,25 +103,33 @@ class GroupChecker:
         self._bindings.begin_with(groups)
         for known in groups:
             self._check_shard(known.group_id, position)
-            group = self._groups[known.group_id] = _Group(
+            group = self._groups[known.group_id] = FollowedGroup(
                 generation=known.generation,
                 protocol_type=known.protocol_type,
                 protocol_name=known.protocol_name,
                 leader=known.leader,
                 members={
-                    member.member_id: _Member(member.to_record(), commit_seq=member.commit_seq)
+                    member.member_id: FollowedMember(member.to_record(), commit_seq=member.commit_seq)
                     for member in known.members.values()
                 },
                 given=dict(known.owners),
+                incremental=None if known.incremental is None else GroupState.of(known.incremental),
             )
             if known.assigned_generation == known.generation and known.generation:
                 group.assignment = records_pb2.AssignmentCommitted(generation=known.generation)
 
-    def _group(self, group_id: str, position: Position) -> _Group:
+    def compare(self, groups: Iterable[Group], position: Position) -> None:
+        """Checks what a snapshot says of incremental groups that were followed from their beginning."""
+        for stored in groups:
+            mine = self._groups.get(stored.group_id)
+            if stored.incremental is not None and mine is not None and mine.incremental is not None:
+                self._incremental.compare(stored.group_id, mine.incremental, stored.incremental, position)
+
+    def _group(self, group_id: str, position: Position) -> FollowedGroup:
         group = self._groups.get(group_id)
         if group is None:
             born_after = self._deleted.get(group_id, NOWHERE)
-            group = self._groups[group_id] = _Group(
+            group = self._groups[group_id] = FollowedGroup(
                 born_after=born_after, met_in_the_middle=self.trimmed and born_after == NOWHERE
             )
             if group.met_in_the_middle:
@@ -159,6 +143,27 @@ class GroupChecker:
             text = f"group {group_id!r} belongs to shard {right}"
             self._findings.expect("G14", right == self._shard, position, text)
 
+    def _of_incremental(self, kind: str, position: Position, record: records_pb2.Record) -> None:
+        message = getattr(record, kind)
+        group = self._group(message.group_id, position)
+        if group.met_in_the_middle and group.generation == 0:
+            return
+        if group.incremental is None:
+            kept = sorted(group.members)
+            text = f"group {message.group_id!r} becomes incremental while {kept} are members"
+            self._findings.expect("G7", not kept, position, text)
+            group.incremental, group.members = GroupState(group.generation), {}
+        self._incremental.take(kind, position, group.incremental, message, self._now_ms)
+        group.generation = group.incremental.epoch
+
+    def _is_classic(self, position: Position, group_id: str, group: FollowedGroup) -> None:
+        """The group is a classic one from here on."""
+        if group.incremental is not None:
+            kept = sorted(group.incremental.members)
+            text = f"group {group_id!r} becomes classic while {kept} are members"
+            self._findings.expect("G7", not kept, position, text)
+            group.incremental = None
+
     def _broken(self, invariant: str, position: Position, detail: str) -> None:
         self._findings.expect(invariant, False, position, detail)
 
@@ -169,6 +174,7 @@ class GroupChecker:
         rows, generation = message.members[:], message.generation
         group = self._group(message.group_id, position)
         unknown = group.met_in_the_middle and group.generation == 0
+        self._is_classic(position, message.group_id, group)
         if generation != group.generation + 1 and not (unknown and generation > 0):
             self._wrong("G1", position, f"{_name(message)} follows generation {group.generation}")
         if group.born_after != NOWHERE and group.generation == 0:
@@ -201,15 +207,17 @@ class GroupChecker:
         group.server_assignor = message.server_assignor
         group.members = members
 
-    def _members_of(self, group: _Group, rows: Sequence[records_pb2.Member]) -> dict[str, _Member]:
+    def _members_of(
+        self, group: FollowedGroup, rows: Sequence[records_pb2.Member]
+    ) -> dict[str, FollowedMember]:
         """The members of a new generation; what is known of those that stay is kept, the rest forgotten."""
-        members: dict[str, _Member] = {}
+        members: dict[str, FollowedMember] = {}
         before, strangers, now_ms = group.members, group.seqs_of_strangers, self._now_ms
         for row in rows:
             member_id = row.member_id
             member = before.get(member_id)
             if member is None:
-                members[member_id] = _Member(row, now_ms, strangers.get(member_id, 0))
+                members[member_id] = FollowedMember(row, now_ms, strangers.get(member_id, 0))
             else:
                 member.record, member.heard_ms = row, now_ms
                 members[member_id] = member
@@ -221,7 +229,7 @@ class GroupChecker:
         position: Position,
         message: records_pb2.GenerationStarted,
         rows: Sequence[records_pb2.Member],
-        members: dict[str, _Member],
+        members: dict[str, FollowedMember],
     ) -> None:
         leader, chosen = message.leader, message.protocol_name
         if "" in members:
@@ -351,7 +359,7 @@ class GroupChecker:
         )
         group.seqs_of_strangers.pop(message.old_member_id, None)
         group.gone.add(message.old_member_id)
-        group.members[new] = _Member(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))
+        group.members[new] = FollowedMember(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))
         if group.given is not None:
             for partition, (owner, _) in list(group.given.items()):
                 if owner == message.old_member_id:
@@ -359,7 +367,7 @@ class GroupChecker:
         if group.leader == message.old_member_id:
             group.leader = new
 
-    def _check_alive(self, position: Position, group: _Group, what: str) -> None:
+    def _check_alive(self, position: Position, group: FollowedGroup, what: str) -> None:
         """A removed group comes back only with a first generation, or with a commit from outside."""
         if group.born_after != NOWHERE and group.generation == 0:
             text = f"{what} of a group that was removed at {group.born_after.stream_id}"
@@ -368,14 +376,13 @@ class GroupChecker:
     def _group_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.group_tombstone
         known = self._groups.pop(message.group_id, None)
-        group = known or _Group(met_in_the_middle=self.trimmed)
+        group = known or FollowedGroup(met_in_the_middle=self.trimmed)
         self._deleted[message.group_id] = position
         name = f"group {message.group_id!r} is removed"
         if known is None and not self.trimmed:
             self._wrong("G16", position, f"{name}, and there is none")
-        self._findings.expect(
-            "G7", not group.members, position, f"{name} while {sorted(group.members)} are members"
-        )
+        members = [*group.members, *(group.incremental.members if group.incremental is not None else ())]
+        self._findings.expect("G7", not members, position, f"{name} while {sorted(members)} are members")
         self._findings.expect(
             "G13",
             message.last_generation == group.generation or group.met_in_the_middle,
@@ -394,6 +401,10 @@ class GroupChecker:
             group_id, member_id, generation, seq, written_at_ms = row
             group = groups.get(group_id) or self._group(group_id, run.position(index))
             member = group.members.get(member_id)
+            if group.incremental is not None:
+                place = run.position(index)
+                check_commit(place, row, run.datas[index], group.incremental, self._findings)
+                continue
             if member is None or generation != group.generation:
                 self._odd_commit(run.position(index), row, group, member)
                 continue
@@ -406,7 +417,7 @@ class GroupChecker:
         checked["O4"] += numbered
 
     def _odd_commit(
-        self, position: Position, commit: CommitRow, group: _Group, member: _Member | None
+        self, position: Position, commit: CommitRow, group: FollowedGroup, member: FollowedMember | None
     ) -> None:
         """Takes a commit that is not of a member of the present generation."""
         group_id, member_id, generation, seq, _ = commit
@@ -439,23 +450,12 @@ class GroupChecker:
         text = f"group {group_id!r}: a commit of {member_id}: number {seq} after number {last}"
         self._wrong("O4", position, text)
 
-    def _check_metadata(self, run: RecordRun) -> None:
-        limit = OFFSET_METADATA_MAX_BYTES
-        for index, data in enumerate(run.datas):
-            if len(data) <= limit or run.kinds[index] != COMMIT:
-                continue
-            commit = records_pb2.Record.FromString(data).offset_committed
-            for entry in commit.offsets:
-                if len(entry.metadata.encode()) > limit:
-                    text = f"group {commit.group_id!r}: a commit with more than {limit} bytes of metadata"
-                    self._broken("G11", run.position(index), text)
-
     def _offset_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.offset_tombstone
         group = self._group(message.group_id, position)
         if message.reason != "expired" or (group.met_in_the_middle and group.generation == 0):
             return
-        wanted = [entry.topic for entry in message.topics if self._wants(group, entry.topic)]
+        wanted = [entry.topic for entry in message.topics if group.wants(entry.topic)]
         self._findings.expect(
             "O6",
             not wanted,
@@ -465,27 +465,14 @@ class GroupChecker:
 
     def _topics_seen(self, position: Position, record: records_pb2.Record) -> None:
         message, before = record.topics_seen, self._catalog_seen
+        for group in self._groups.values() if message.topics else ():
+            if group.incremental is not None:
+                group.incremental.renew(message.topics, position)
         seen = Position(message.catalog_epoch or before.epoch, message.catalog_offset)
         if seen < before:
             text = f"the catalog was seen up to {before.stream_id} before, and now up to {seen.stream_id}"
             self._wrong("G16", position, text)
         self._catalog_seen = max(before, seen)
-
-    @staticmethod
-    def _wants(group: _Group, topic: str) -> bool:
-        """Whether a member may be using a topic's offsets."""
-        if not group.members:
-            return False
-        if group.protocol_type != CONSUMER or group.assignment is None:
-            return True
-        for member in group.members.values():
-            metadata = next(
-                (row.metadata for row in member.record.protocols if row.name == group.protocol_name), b""
-            )
-            subscription: common_pb2.Subscription | None = read_subscription(metadata)
-            if subscription is None or topic in subscription.topics:
-                return True
-        return False
 
 
 def _name(message: records_pb2.GenerationStarted) -> str:

@@ -289,6 +289,67 @@ INVARIANTS: dict[str, Invariant] = {
             "get one.",
         ),
         Invariant(
+            "I1",
+            "A partition of an incremental group has one owner: nobody is given what another one has, taken "
+            "from that one or not.",
+            "partitions",
+            Severity.CRITICAL,
+            "Each partition that a step gives against all that the members have at its place.",
+        ),
+        Invariant(
+            "I2",
+            "A member gives back what was taken from it, and what is taken from it, it had.",
+            "partitions",
+            Severity.CRITICAL,
+            "Each partition that a step releases or takes against what its member has. Who names no join, or "
+            "is away, may give back what was not taken yet.",
+        ),
+        Invariant(
+            "I3",
+            "Members are brought towards their targets, and no further than these go.",
+            "steps",
+            Severity.SERIOUS,
+            "Each step's partitions and epoch against the member's target and its epoch.",
+        ),
+        Invariant(
+            "I4",
+            "Epochs of a group rise by one, and go on where it changes its kind; targets are of later ones.",
+            "epochs",
+            Severity.CRITICAL,
+            "Each EpochRaised against the epoch or generation before it; each target's epoch against the "
+            "group's and the last target's.",
+        ),
+        Invariant(
+            "I5",
+            "A target gives a partition to one member, and is for members of the group.",
+            "targets",
+            Severity.SERIOUS,
+            "What each target gives and takes against the targets of all members.",
+        ),
+        Invariant(
+            "I6",
+            "Whoever left for a while is a static member, and is given nothing until it is back.",
+            "departures and steps",
+            Severity.SERIOUS,
+            "Each such departure, and each step of a member that is away.",
+        ),
+        Invariant(
+            "I7",
+            "The token of a partition of an incremental group is the place of the record that gave it.",
+            "groups in snapshots",
+            Severity.CRITICAL,
+            "Who has what since which record, and what was taken by which, in each stored snapshot against "
+            "the records.",
+        ),
+        Invariant(
+            "I8",
+            "A member is removed for what it did not give back only while there is such, and after its time.",
+            "removals",
+            Severity.SERIOUS,
+            "Each such removal against what the member has, and the time since something was taken from it, "
+            "within one owner whose clock did not move; 100 ms are allowed for.",
+        ),
+        Invariant(
             "C1",
             "A topic's partitions only grow, and only a topic that is there is removed.",
             "changes of topics",

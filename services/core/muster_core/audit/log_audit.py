@@ -230,6 +230,7 @@ class LogAudit:
 
     def _compare(self, state: Shard, stored: SnapshotReader, position: Position) -> None:
         assert stored.covered is not None
+        self.checker.groups.compare(stored.groups.values(), position)
         differing = [
             group_id
             for group_id, group in stored.groups.items()

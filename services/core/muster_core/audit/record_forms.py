@@ -1,22 +1,23 @@
 """G16: what the records of groups say by themselves, whatever was before them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
 
+from muster_core.audit.form_parts import (
+    KINDS,
+    OF_A_REMOVAL,
+    wrong_in_cause,
+    wrong_in_names,
+    wrong_in_partitions,
+    wrong_in_record,
+)
+from muster_core.audit.incremental.forms import CHECKS as OF_INCREMENTAL_GROUPS
 from muster_core.audit.invariants import Findings
 from muster_core.log.commits import Commits
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.protocol import causes
 from muster_core.state.member_secret import HASH_BYTES
-
-_KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
-_OF_A_REMOVAL = frozenset(
-    (causes.LEFT, causes.SESSION_EXPIRED, causes.DISCONNECTED, causes.REBALANCE_TIMEOUT, causes.ADMIN,
-     causes.OVER_CAPACITY)
-)  # fmt: skip
-_OF_SILENCE = frozenset((causes.SESSION_EXPIRED, causes.DISCONNECTED))
 
 
 def check_forms(run: RecordRun, findings: Findings) -> None:
@@ -80,7 +81,7 @@ def _twice(commits: Commits, counts: Sequence[int]) -> bool:
 
 def _commit(record: records_pb2.Record) -> Iterator[str]:
     commit = record.offset_committed
-    yield from _common(record, commit.group_id, may_be_nameless=not commit.member_id)
+    yield from wrong_in_record(record, commit.group_id, may_be_nameless=not commit.member_id)
     if not commit.offsets:
         yield "it commits nothing"
     if commit.expire_at_ms < 0:
@@ -100,24 +101,10 @@ def _commit(record: records_pb2.Record) -> Iterator[str]:
 # --- other records
 
 
-def _common(record: records_pb2.Record, group_id: str, *, may_be_nameless: bool = False) -> Iterator[str]:
-    """What is wrong with a record of any kind.
-
-    Args:
-        record: the record.
-        group_id: its group.
-        may_be_nameless: whether that may be the group without an id, which has offsets and never members.
-    """
-    if not group_id and not may_be_nameless:
-        yield "a group without an id"
-    if record.written_at_ms < 0:
-        yield f"written at {record.written_at_ms} ms"
-
-
 def _generation_started(record: records_pb2.Record) -> Iterator[str]:
     started = record.generation_started
-    yield from _common(record, started.group_id)
-    yield from _cause(started.cause, _KINDS)
+    yield from wrong_in_record(record, started.group_id)
+    yield from wrong_in_cause(started.cause, KINDS)
     if started.members and not started.protocol_type:
         yield "members without a type of protocol"
     if not started.members and started.protocol_name:
@@ -143,7 +130,7 @@ def _member(member: records_pb2.Member) -> Iterator[str]:
 
 def _assignment_committed(record: records_pb2.Record) -> Iterator[str]:
     committed = record.assignment_committed
-    yield from _common(record, committed.group_id)
+    yield from wrong_in_record(record, committed.group_id)
     members = [row.member_id for row in committed.members]
     if len(set(members)) < len(members):
         yield "a member twice"
@@ -155,63 +142,36 @@ def _assignment_committed(record: records_pb2.Record) -> Iterator[str]:
 
 def _member_left(record: records_pb2.Record) -> Iterator[str]:
     left = record.member_left
-    yield from _common(record, left.group_id)
-    yield from _cause(left.cause, _OF_A_REMOVAL)
+    yield from wrong_in_record(record, left.group_id)
+    yield from wrong_in_cause(left.cause, OF_A_REMOVAL)
 
 
 def _member_replaced(record: records_pb2.Record) -> Iterator[str]:
     replaced = record.member_replaced
-    yield from _common(record, replaced.group_id)
+    yield from wrong_in_record(record, replaced.group_id)
     if replaced.HasField("cause"):
-        yield from _cause(replaced.cause, frozenset((causes.STATIC_REPLACED,)))
+        yield from wrong_in_cause(replaced.cause, frozenset((causes.STATIC_REPLACED,)))
     yield from _member(replaced.member)
 
 
-def _cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kind]) -> Iterator[str]:
-    """A kind that this version does not know may be a later version's."""
-    if cause.kind in _KINDS and cause.kind not in kinds - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}:
-        yield f"cause {common_pb2.RebalanceCauseKind.Name(cause.kind)}"
-    if cause.silence_ms < 0 or (cause.silence_ms and cause.kind in _KINDS - _OF_SILENCE):
-        yield f"a silence of {cause.silence_ms} ms"
-
-
 def _group_tombstone(record: records_pb2.Record) -> Iterator[str]:
-    yield from _common(record, record.group_tombstone.group_id, may_be_nameless=True)
+    yield from wrong_in_record(record, record.group_tombstone.group_id, may_be_nameless=True)
 
 
 def _offset_tombstone(record: records_pb2.Record) -> Iterator[str]:
     tombstone = record.offset_tombstone
-    yield from _common(record, tombstone.group_id, may_be_nameless=True)
-    yield from _removed(tombstone.topics)
-
-
-def _removed(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[str]:
-    named: list[tuple[str, int]] = []
-    for entry in topics:
-        if not entry.topic:
-            yield "a topic without a name"
-        if not entry.partitions:
-            yield f"no partitions of {entry.topic!r}"
-        named += [(entry.topic, number) for number in entry.partitions]
-    if not named:
-        yield "it removes nothing"
-    if len(set(named)) < len(named):
-        yield "a partition twice"
+    yield from wrong_in_record(record, tombstone.group_id, may_be_nameless=True)
+    yield from wrong_in_partitions(tombstone.topics)
 
 
 def _topics_seen(record: records_pb2.Record) -> Iterator[str]:
     seen = record.topics_seen
-    yield from _names("topics", seen.topics)
-    yield from _names("incarnations", [one.name for one in seen.incarnations])
+    yield from wrong_in_names("topics", seen.topics)
+    yield from wrong_in_names("incarnations", [one.name for one in seen.incarnations])
 
 
 def _partitions_removed(record: records_pb2.Record) -> Iterator[str]:
-    yield from _removed(record.partitions_removed.topics)
-
-
-def _names(what: str, names: Sequence[str]) -> Iterator[str]:
-    if not all(names) or len(set(names)) < len(names):
-        yield f"{what} {list(names)[:5]}"
+    yield from wrong_in_partitions(record.partitions_removed.topics)
 
 
 _CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
@@ -223,4 +183,5 @@ _CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "offset_tombstone": _offset_tombstone,
     "topics_seen": _topics_seen,
     "partitions_removed": _partitions_removed,
+    **OF_INCREMENTAL_GROUPS,
 }

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from muster_protos.limits import topic_of
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 
 from muster_core.audit.invariants import Findings
+from muster_core.incremental.partitions import named_in
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.position import Position
 from muster_core.state.published import TopicPartition, partitions_in
@@ -46,6 +47,8 @@ class RemovalChecker:
                 self._removed = {partition for partition in self._removed if partition[0] not in deleted}
             elif kind == "assignment_committed":
                 self._assignment(run.position(index), run.others[index].assignment_committed)
+            elif kind == "member_stepped":
+                self._step(run.position(index), run.others[index].member_stepped)
 
     def _may_commit_in_one(self, run: RecordRun) -> bool:
         """Whether a commit may be about a removed partition; nearly always none is."""
@@ -73,6 +76,11 @@ class RemovalChecker:
         ]
         if wrong:
             self._broke(position, f"group {message.group_id!r}, generation {message.generation}: {wrong[:5]}")
+
+    def _step(self, position: Position, message: incremental_pb2.MemberStepped) -> None:
+        wrong = sorted(self._removed.intersection(named_in(message.given)))
+        if wrong:
+            self._broke(position, f"group {message.group_id!r}: {message.member_id} is given {wrong[:5]}")
 
     def _broke(self, position: Position, text: str) -> None:
         self._findings.broke("G17", position, f"{text}, which was removed before")

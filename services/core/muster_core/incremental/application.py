@@ -37,22 +37,30 @@ def _subscribed(
     elif record.joined:
         group.put(_begun_anew(group, member, told, position))
     else:
-        _forget_instance(group, member, told)
         group.put(member.with_told(told))
+    if member is not None:
+        _forget_expression(group, member, told)
+
+
+def _forget_expression(group: IncrementalGroup, before: Member, told: Told | None) -> None:
+    """What an expression matches is known as long as somebody subscribes to it (conformance RX-08)."""
+    expression = before.told.topic_regex
+    if expression and (told is None or told.topic_regex != expression) and not group.uses(expression):
+        group.forget(expression)
+
+
+def _resolved(group: IncrementalGroup, _: Position, record: incremental_pb2.ExpressionResolved) -> None:
+    group.resolve(record.expression, frozenset(record.topics))
 
 
 def _begun_anew(group: IncrementalGroup, member: Member, told: Told, position: Position) -> Member:
     """A new life: what was to be given back is free, and the rest is given anew."""
     if member.is_away and told.is_numbered:
         member = replace(member, epoch=group.target_epoch, waits=True)
+    elif member.told.on_session:  # it may come without a stream now, and has an epoch of its own then
+        member = replace(member, epoch=group.epoch_of(member), waits=True)
     held = {partition: Held(position) for partition, one in member.held.items() if one.taken == NOWHERE}
     return replace(member, told=told, held=held, joined=position, version=position, commit_seq=0)
-
-
-def _forget_instance(group: IncrementalGroup, member: Member, told: Told) -> None:
-    before = member.told.group_instance_id
-    if before and before != told.group_instance_id and group.statics.get(before) == member.member_id:
-        del group.statics[before]
 
 
 def _epoch_raised(group: IncrementalGroup, _: Position, record: incremental_pb2.EpochRaised) -> None:
@@ -66,14 +74,17 @@ def _target_assigned(group: IncrementalGroup, _: Position, record: incremental_p
     for change in record.changes:
         member = group.members[change.member_id]
         target = (member.target - frozenset(named_in(change.loses))) | frozenset(named_in(change.gets))
-        group.put(replace(member, target=target))
+        # whoever has something to give back now keeps the epoch that it has had (INC-19)
+        group.put(replace(member, target=target, epoch=group.epoch_of(member)))
     group.target_epoch, group.server_assignor = record.epoch, record.server_assignor
 
 
 def _stepped(group: IncrementalGroup, position: Position, record: incremental_pb2.MemberStepped) -> None:
     member = group.members[record.member_id]
     held = dict(member.held)
-    told_anew = bool(record.taken or record.given) or record.epoch != member.epoch
+    told_anew = bool(record.taken or record.given)
+    if not member.told.on_session:
+        told_anew = told_anew or record.epoch != member.epoch
     for partition in named_in(record.released):
         told_anew = held.pop(partition).taken == NOWHERE or told_anew
     for partition in named_in(record.taken):
@@ -108,11 +119,17 @@ def _instance_moved(
     anew = _begun_anew(group, member, Told.of_record(record.member), position)
     if not anew.told.is_numbered:  # as in Kafka, where a join gives up everything and gets its target
         anew = replace(anew, epoch=0, previous_epoch=0)
+    other = group.members.get(anew.member_id)  # of Kafka's rules: it is replaced, too
     group.put(anew)
+    for before in (member, other):
+        if before is not None:
+            _forget_expression(group, before, anew.told)
 
 
 def _removed(group: IncrementalGroup, _: Position, record: incremental_pb2.MemberRemoved) -> None:
+    member = group.members[record.member_id]
     group.remove(record.member_id)
+    _forget_expression(group, member, None)
 
 
 _APPLIERS: dict[str, Callable[[IncrementalGroup, Position, Any], None]] = {
@@ -123,6 +140,7 @@ _APPLIERS: dict[str, Callable[[IncrementalGroup, Position, Any], None]] = {
     "member_went_away": _went_away,
     "instance_moved": _instance_moved,
     "member_removed": _removed,
+    "expression_resolved": _resolved,
 }
 
 KINDS = frozenset(_APPLIERS)

@@ -12,21 +12,25 @@ Kind: TypeAlias = common_pb2.RebalanceCauseKind.ValueType
 JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
 LEFT = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
 SESSION_EXPIRED = common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED
+DISCONNECTED = common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
 REBALANCE_TIMEOUT = common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
 METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
+ADMIN = common_pb2.REBALANCE_CAUSE_KIND_ADMIN
 TOPIC_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_TOPIC_CHANGED
 
 _SENTENCES: dict[Kind, str] = {
     JOINED: "{who} joined the group.",
     LEFT: "{who} left the group.",
     SESSION_EXPIRED: "{who} was not heard of for its session timeout of {silence:g} s and was removed.",
+    DISCONNECTED: "{who} lost its connection, did not come back within {silence:g} s and was removed.",
     REBALANCE_TIMEOUT: "{who} did not give partitions back within its rebalance timeout of {rebalance:g} s "
     "and was removed.",
     METADATA_CHANGED: "{who} changed its subscription.",
+    ADMIN: "{who} was removed by an operator.",
 }
 
 
-def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0) -> Cause:
+def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0, reason: str = "") -> Cause:
     """The cause that a member gave.
 
     Args:
@@ -34,6 +38,7 @@ def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0) -> Ca
         member: the member.
         at_ms: when, wall clock.
         silence_ms: how long it was silent, where it was removed for that.
+        reason: what was said of it; empty: nothing.
     """
     told = member.told
     who = f"Member {told.member_id}"
@@ -52,9 +57,26 @@ def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0) -> Ca
         ),
         at_ms=at_ms,
         silence_ms=silence_ms,
+        reason=reason,
     )
 
 
 def topics_changed(at_ms: int) -> Cause:
     """The cause "a subscribed topic was created, deleted or resized"."""
     return Cause(kind=TOPIC_CHANGED, sentence="The partitions of a subscribed topic changed.", at_ms=at_ms)
+
+
+def expressions_resolved(at_ms: int) -> Cause:
+    """The cause "an expression that members subscribe to matches other topics"."""
+    return Cause(
+        kind=METADATA_CHANGED, sentence="An expression matches other topics than before.", at_ms=at_ms
+    )
+
+
+def share_waits(at_ms: int) -> Cause:
+    """The cause "who should have got a share is gone, or is another one"."""
+    return Cause(
+        kind=METADATA_CHANGED,
+        sentence="A member or a topic of the new assignment was gone when it was stored.",
+        at_ms=at_ms,
+    )

@@ -9,12 +9,15 @@ from muster_protos.muster.v1 import common_pb2
 from muster_core.incremental.application import apply
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member, Told
-from muster_core.incremental.partitions import Partitions, by_topic
+from muster_core.incremental.partitions import by_topic
 from muster_core.incremental.reconciliation import Report, Step, next_step
-from muster_core.position import Position
+from muster_core.incremental.target import Changes
+from muster_core.position import NOWHERE, Position
 
 _LATER = (1 << 63) - 1
 """Epoch of places that are not known yet: after all that are."""
+
+_SAYS_NOTHING = Report(None, NOWHERE)
 
 
 class Decision:
@@ -39,6 +42,7 @@ class Decision:
         self.records: list[records_pb2.Record] = []
         self._group_id = group_id
         self._new_record = new_record
+        self._retargeted: set[str] = set()
 
     def subscribe(self, told: Told, *, joined: bool) -> None:
         """A member joined, or said something else."""
@@ -67,6 +71,13 @@ class Decision:
         )
         self._add("member_removed", message)
 
+    def resolve(self, expression: str, topics: Iterable[str]) -> None:
+        """Which topics an expression matches."""
+        message = incremental_pb2.ExpressionResolved(
+            group_id=self._group_id, expression=expression, topics=sorted(topics)
+        )
+        self._add("expression_resolved", message)
+
     def raise_epoch(self, cause: common_pb2.RebalanceCause, topics_hash: bytes) -> None:
         """What the assignment depends on has changed."""
         message = incremental_pb2.EpochRaised(
@@ -74,18 +85,14 @@ class Decision:
         )
         self._add("epoch_raised", message)
 
-    def assign(self, server_assignor: str, targets: Iterable[tuple[Member, Partitions]]) -> None:
-        """The target of the group's epoch: what each member should have."""
+    def assign(self, server_assignor: str, epoch: int, changes: Changes) -> None:
+        """What each member should have: the target of the epoch that it was computed for."""
         message = incremental_pb2.TargetAssigned(
-            group_id=self._group_id, epoch=self.group.epoch, server_assignor=server_assignor
+            group_id=self._group_id, epoch=epoch, server_assignor=server_assignor
         )
-        for member, target in targets:
-            if target != member.target:
-                message.changes.add(
-                    member_id=member.member_id,
-                    gets=by_topic(target - member.target),
-                    loses=by_topic(member.target - target),
-                )
+        for member_id, change in changes.items():
+            message.changes.add(member_id=member_id, gets=by_topic(change.gets), loses=by_topic(change.loses))
+        self._retargeted.update(change.member_id for change in message.changes)
         self._add("target_assigned", message)
         self._free_what_nobody_runs()
 
@@ -105,6 +112,15 @@ class Decision:
         step = next_step(self.group, member, report)
         if step is not None:
             self._step(member, step)
+
+    def wake(self) -> None:
+        """Steps the stream members for whom the records before change something (docs/safety.md, INC-18)."""
+        freed, renewed = self.group.freed, self.group.renewed
+        for member in list(self.group.members.values()) if self._retargeted or freed or renewed else ():
+            concerns = member.member_id in self._retargeted or not freed.isdisjoint(member.target)
+            concerns = concerns or bool(member.stale(renewed))
+            if concerns and member.told.on_session and not member.is_away:
+                self.reconcile(member.member_id, _SAYS_NOTHING)
 
     def _step(self, member: Member, step: Step) -> None:
         message = incremental_pb2.MemberStepped(

@@ -1,12 +1,13 @@
 """An incremental group, as the log has it, and drafts of what a decision makes of it."""
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from muster_core.incremental.member import Member
+from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import TopicPartition
+from muster_core.position import Position
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -14,6 +15,9 @@ _Value = TypeVar("_Value")
 _MEMBER_BYTES = 3_000
 _PARTITION_BYTES = 500
 """A partition that a member has: in its list, in its target and among the owners."""
+_NAME_BYTES = 150
+"""A topic that an expression matches, or that a member names."""
+_NO_TOPICS = frozenset[str]()
 
 
 class IncrementalGroupState(StrEnum):
@@ -38,6 +42,11 @@ class IncrementalGroup:
         members: by id.
         owners: who has a partition, given back or not.
         statics: instance id → member id.
+        renewed: topics that were deleted while members had something of them, with the record of that: what
+            was given before it is of the topic that is gone.
+        expressions: what members subscribe to by expressions → the topics that it matches; one that is
+            missing
+            is not resolved yet and matches nothing.
         held_bytes: about what its members hold in memory.
     """
 
@@ -49,6 +58,8 @@ class IncrementalGroup:
         self.members: MutableMapping[str, Member] = {}
         self.owners: MutableMapping[TopicPartition, str] = {}
         self.statics: MutableMapping[str, str] = {}
+        self.renewed: Mapping[str, Position] = {}
+        self.expressions: MutableMapping[str, frozenset[str]] = {}
         self.held_bytes = 0
 
     def draft(self) -> "IncrementalGroup":
@@ -59,6 +70,8 @@ class IncrementalGroup:
         copy.members = _Overlay(self.members)
         copy.owners = _Overlay(self.owners)
         copy.statics = _Overlay(self.statics)
+        copy.renewed = self.renewed
+        copy.expressions = _Overlay(self.expressions)
         return copy
 
     @property
@@ -74,7 +87,34 @@ class IncrementalGroup:
 
     def is_settled(self, member: Member) -> bool:
         """Whether nothing is left to do for a member."""
+        if member.told.on_session:
+            has_all = len(member.held) == len(member.target)
+            return not member.is_away and has_all and self.owes_nothing(member)
         return member.epoch == self.target_epoch and not member.waits and not member.pending
+
+    def epoch_of(self, member: Member) -> int:
+        """To which epoch a member was brought.
+
+        A stream member that has nothing to give back is at the target's, and no record says so
+        (docs/safety.md, INC-19).
+        """
+        if member.told.on_session and not member.is_away and self.owes_nothing(member):
+            return self.target_epoch
+        return member.epoch
+
+    def owes_nothing(self, member: Member) -> bool:
+        """Whether all that a member has is in its target, and of no topic that was deleted since."""
+        return member.is_within_target and not member.stale(self.renewed)
+
+    @property
+    def has_stream_members(self) -> bool:
+        """Whether somebody is stepped as soon as something changes."""
+        return any(member.told.on_session for member in self.members.values())
+
+    @property
+    def freed(self) -> frozenset[TopicPartition]:
+        """Of a draft: partitions that had an owner and have none."""
+        return self.owners.gone if isinstance(self.owners, _Overlay) else frozenset()
 
     def put(self, member: Member) -> None:
         """Puts a member in the place of the one of its id, and notes who has its partitions.
@@ -87,6 +127,7 @@ class IncrementalGroup:
             self.held_bytes -= _bytes_of(before)
             for partition in before.held.keys() - member.held.keys():
                 del self.owners[partition]
+            self._forget_instance(before)
         new = member.held.keys() - before.held.keys() if before is not None else member.held.keys()
         for partition in new:
             owner = self.owners.get(partition)
@@ -98,6 +139,15 @@ class IncrementalGroup:
         instance_id = member.told.group_instance_id
         if instance_id:
             self.statics[instance_id] = member.member_id
+
+    def renew(self, topics: Collection[str], position: Position) -> None:
+        """Topics were deleted: what members have of them is not of a later topic of the name (INC-50)."""
+        owned = {topic for topic, _ in self.owners}
+        for member in tuple(self.members.values()):  # whoever owes something now keeps its epoch (INC-19)
+            if member.told.on_session and any(topic in topics for topic, _ in member.held):
+                self.members[member.member_id] = replace(member, epoch=self.epoch_of(member))
+        before = {topic: at for topic, at in self.renewed.items() if topic in owned}
+        self.renewed = before | {topic: position for topic in topics if topic in owned}
 
     def committed(self, member_id: str, seq: int) -> None:
         """Notes the number of a commit that is stored."""
@@ -115,8 +165,36 @@ class IncrementalGroup:
         self.held_bytes -= _bytes_of(member)
         for partition in member.held:
             del self.owners[partition]
-        if self.statics.get(member.told.group_instance_id) == member_id:
-            del self.statics[member.told.group_instance_id]
+        self._forget_instance(member)
+
+    def _forget_instance(self, member: Member) -> None:
+        instance_id = member.told.group_instance_id
+        if instance_id and self.statics.get(instance_id) == member.member_id:
+            del self.statics[instance_id]
+
+    def topics_of(self, told: Told) -> frozenset[str]:
+        """What a member subscribes to, by name and by its expression (conformance TA-08, RC-27)."""
+        return told.topics | self.expressions.get(told.topic_regex, _NO_TOPICS)
+
+    def uses(self, expression: str) -> bool:
+        """Whether a member subscribes to an expression."""
+        return any(member.told.topic_regex == expression for member in self.members.values())
+
+    def resolve(self, expression: str, topics: frozenset[str]) -> None:
+        """Notes what an expression matches.
+
+        Raises:
+            ValueError: nobody subscribes to it.
+        """
+        if not self.uses(expression):
+            raise ValueError(f"nobody subscribes to {expression!r}")
+        self.forget(expression)
+        self.expressions[expression] = topics
+        self.held_bytes += _NAME_BYTES * len(topics)
+
+    def forget(self, expression: str) -> None:
+        """Drops what an expression matches."""
+        self.held_bytes -= _NAME_BYTES * len(self.expressions.pop(expression, _NO_TOPICS))
 
     def static_member(self, instance_id: str) -> Member | None:
         """Who has a static id."""
@@ -125,7 +203,8 @@ class IncrementalGroup:
 
 
 def _bytes_of(member: Member) -> int:
-    return _MEMBER_BYTES + _PARTITION_BYTES * max(len(member.held), len(member.target))
+    partitions = max(len(member.held), len(member.target))
+    return _MEMBER_BYTES + _PARTITION_BYTES * partitions + _NAME_BYTES * len(member.told.topics)
 
 
 class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
@@ -135,6 +214,11 @@ class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
         self._below = below
         self._put: dict[_Key, _Value] = {}
         self._gone: set[_Key] = set()
+
+    @property
+    def gone(self) -> frozenset[_Key]:
+        """Keys of the other one that are not in this one."""
+        return frozenset(self._gone)
 
     def __getitem__(self, key: _Key) -> _Value:
         if key in self._put:

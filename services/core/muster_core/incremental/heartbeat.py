@@ -20,17 +20,20 @@ from muster_core.incremental.member import AWAY, Member, Told
 from muster_core.incremental.partitions import NONE, Partitions, named_in
 from muster_core.incremental.reconciliation import Report
 from muster_core.incremental.target import (
+    Expressions,
     ServerAssignor,
     Topics,
-    preferred_assignor,
-    question_of,
+    When,
+    are_alike,
     subscribed_topics,
-    targets_of,
 )
+from muster_core.incremental.upkeep import assign_due, remove
 from muster_core.position import NOWHERE, Position
 
 JOIN = 0
 LEAVE = -1
+EXPRESSIONS_MAX = 100
+"""Different expressions that the members of a group may subscribe to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,13 @@ class Surroundings:
         max_size: members that a group may have.
         host: address of the caller.
         wall_ms: the time.
+        identity: whom a member belongs to that joins now and belongs to nobody yet; empty: nobody.
+        secret_hash: of the caller's secret; empty: it has none, or secrets do not count.
+        on_session: whether the request came by a session stream.
+        is_suspect: whether a member, by id, was not heard of since its stream broke, or for as long after a
+            load.
+        when: when the target of a group that is out of date is computed.
+        expressions: what judges expressions; None: there are no subscriptions by them.
     """
 
     topics: Topics
@@ -52,6 +62,12 @@ class Surroundings:
     max_size: int
     host: str
     wall_ms: int
+    identity: str = ""
+    secret_hash: bytes = b""
+    on_session: bool = False
+    is_suspect: Callable[[str], bool] = lambda _: False
+    when: Callable[[IncrementalGroup], When] = lambda _: When.NOW
+    expressions: Expressions | None = None
 
 
 class Refused(Exception):
@@ -78,20 +94,26 @@ class Outcome:
         left: -1 or -2: it left; 0: it did not.
         whole_list: whether the list is told by Kafka's rules; who names versions is told what it has not
             heard.
+        when: when the target is computed, where it is out of date: who has to wait for that makes no step
+            yet.
+        before: what the member worked on before the request.
+        group: the group as the request leaves it, if its member stays.
     """
 
     records: list[records_pb2.Record]
     member_id: str
     left: int = 0
     whole_list: bool = False
+    when: When = When.NOW
+    before: Partitions = NONE
+    group: IncrementalGroup | None = None
 
 
 def fault_of(request: ConsumerGroupHeartbeatRequest, assignors: Mapping[str, ServerAssignor]) -> str:
     """What is wrong with a request by itself, for people; empty: nothing (conformance HQ-05 to HQ-14).
 
     Raises:
-        Refused: it asks for an assignor that there is not, which is looked at last (HQ-15), or has an
-            expression.
+        Refused: it asks for an assignor that there is not, which is looked at last (HQ-15).
     """
     joins = request.member_epoch == JOIN
     faults = (
@@ -122,9 +144,6 @@ def fault_of(request: ConsumerGroupHeartbeatRequest, assignors: Mapping[str, Ser
     if not fault and request.server_assignor and request.server_assignor not in assignors:
         text = f"there is no assignor {request.server_assignor!r}, only {', '.join(assignors)}"
         raise Refused(error_code.UNSUPPORTED_ASSIGNOR, text)
-    if not fault and request.topic_regex:
-        text = "this version has no subscriptions by expressions; name the topics"
-        raise Refused(error_code.INVALID_REGULAR_EXPRESSION, text)
     return fault
 
 
@@ -151,10 +170,34 @@ def decide(
     return turn.outcome()
 
 
-def remove(decision: Decision, member: Member, cause: causes.Cause, topics: Topics, *, moved: bool) -> None:
-    """A member is gone: its partitions are free, and a later request computes the target (GE-10, GE-26)."""
-    decision.remove(member.member_id, cause, clock_moved=moved)
-    decision.raise_epoch(cause, topics.hash_of(subscribed_topics(decision.group)))
+def go_on(
+    decision: Decision, request: ConsumerGroupHeartbeatRequest, before: Partitions, *, says: bool
+) -> Outcome:
+    """What becomes of a request whose join is stored and that has waited for a target.
+
+    Args:
+        decision: of the group, which may have others' steps already.
+        request: the request; its member must be there, under the join that the request belongs to.
+        before: what the member worked on when the request came.
+        says: whether what it says of its work counts; not where the member made a step since.
+    """
+    owned = frozenset(named_in(request.owned.topics)) if says and request.HasField("owned") else None
+    version = Position.from_proto(request.version) if request.member_seq else None
+    decision.reconcile(request.member_id, Report(owned, version))
+    decision.wake()
+    assigned = decision.group.members[request.member_id].assigned
+    whole_list = _asks_for_all(request) or assigned != before
+    return Outcome(decision.records, request.member_id, whole_list=whole_list)
+
+
+def _asks_for_all(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """By Kafka's rules a list is told to who joins or says everything (conformance HQ-27)."""
+    is_full = (
+        request.HasField("rebalance_timeout_ms")
+        and request.HasField("owned")
+        and (request.HasField("topics") or request.HasField("topic_regex"))
+    )
+    return request.member_epoch == JOIN or is_full
 
 
 def _leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings) -> Outcome:
@@ -164,9 +207,10 @@ def _leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: S
         _check_join(member, request)
     if request.member_epoch == AWAY:
         decision.leave_for_a_while(member.member_id)
+        decision.wake()
     else:
         cause = causes.by_member(causes.LEFT, member, around.wall_ms)
-        remove(decision, member, cause, around.topics, moved=False)
+        remove(decision, [member], cause, around.topics, around.assignors)
     return Outcome(decision.records, request.member_id, request.member_epoch)
 
 
@@ -207,8 +251,10 @@ class _Turn:
         self._request = request
         self._around = around
         self._before: Partitions = NONE
-        self._wanted_before = frozenset[str]()
+        self._told_before = Told(request.member_id)
         self._is_new = False
+        self._when = When.NOW
+        self._compared = False
 
     @property
     def _member(self) -> Member:
@@ -226,7 +272,7 @@ class _Turn:
         if request.member_epoch != JOIN:
             member = _named_member(group, request)
             self._check_present(member)
-            self._wanted_before = member.told.topics
+            self._told_before = member.told
         elif request.HasField("group_instance_id"):
             self._enter_static(group.static_member(request.group_instance_id))
         else:
@@ -260,7 +306,7 @@ class _Turn:
     def _enter_again(self, member: Member) -> None:
         """A join that names its number and its process (docs/safety.md, INC-07)."""
         request = self._request
-        self._wanted_before = member.told.topics
+        self._told_before = member.told
         if member.told.process_id != request.process_id:
             self._replace(member)
         elif request.member_seq < member.told.member_seq:
@@ -271,18 +317,26 @@ class _Turn:
             raise Refused(error_code.FENCED_MEMBER_EPOCH, "the member has left for a while under this join")
 
     def _replace(self, holder: Member) -> None:
-        """Another process wants the place; it is free when the holder has left for a while (SX-02, SX-14)."""
+        """Another process wants the place (SX-02, SX-14): the holder has left for a while, or is suspect."""
         request = self._request
+        other = self._decision.group.members.get(request.member_id)
+        is_taken = other is not None and other.member_id != holder.member_id
+        if other is not None and is_taken and (request.member_seq or other.told.is_numbered):  # else as Kafka
+            raise Refused(error_code.INVALID_REQUEST, "another member of the group has this member_id")
         named = Position.from_proto(request.replaces)
-        if not holder.is_away or (request.member_seq and named != holder.joined):
+        is_free = holder.is_away or (bool(request.member_seq) and self._around.is_suspect(holder.member_id))
+        if not is_free or (request.member_seq and named != holder.joined):
             text = "another process has the place of the static id, or of the member id"
             raise Refused(error_code.UNRELEASED_INSTANCE_ID, text, holder.joined)
-        self._wanted_before = holder.told.topics
+        self._told_before = holder.told
         told = replace(
             holder.told,
             member_id=request.member_id,
             member_seq=request.member_seq,
             process_id=request.process_id,
+            secret_hash=self._around.secret_hash,
+            identity=holder.told.identity or self._around.identity,
+            on_session=self._around.on_session,
         )
         self._decision.replace(holder.member_id, told)
 
@@ -292,7 +346,7 @@ class _Turn:
 
     def _begin_anew(self, member: Member) -> None:
         """A join without a number, of a member that is known, declares to work on nothing."""
-        self._wanted_before = member.told.topics
+        self._told_before = member.told
         if member.held:
             self._decision.subscribe(self._told(member.told), joined=True)
 
@@ -312,19 +366,24 @@ class _Turn:
 
     def _told(self, before: Told) -> Told:
         """What the member says now; what is absent is as before (conformance HQ-32)."""
-        request = self._request
+        request, around = self._request, self._around
+        joins = request.member_epoch == JOIN
+        is_same_join = (before.member_seq, before.process_id) == (request.member_seq, request.process_id)
         return replace(
             before,
             group_instance_id=request.group_instance_id or before.group_instance_id,
             rack_id=request.rack_id or before.rack_id,
             client_id=request.client_id,
-            host=self._around.host,
+            host=around.host,
             rebalance_timeout_ms=request.rebalance_timeout_ms or before.rebalance_timeout_ms,
             topics=frozenset(request.topics.names) if request.HasField("topics") else before.topics,
             topic_regex=request.topic_regex if request.HasField("topic_regex") else before.topic_regex,
             server_assignor=request.server_assignor or before.server_assignor,
             member_seq=request.member_seq or before.member_seq,
             process_id=request.process_id or before.process_id,
+            secret_hash=before.secret_hash or (around.secret_hash if joins else b""),
+            identity=before.identity or (around.identity if joins else ""),
+            on_session=self._around.on_session or (is_same_join and before.on_session),
         )
 
     def renew(self) -> None:
@@ -332,16 +391,45 @@ class _Turn:
         decision, around = self._decision, self._around
         member = self._member
         told = self._told(member.told)
+        self._check_expression(told)
         if told != member.told:
             decision.subscribe(told, joined=False)
-        changed = told.topics != self._wanted_before
+        # Kafka leaves a member that drops its expression what that matched, until something else changes.
+        gave_up = told.is_numbered and bool(self._told_before.topic_regex) and not told.topic_regex
+        changed = told.topics != self._told_before.topics or self._takes_up(told) or gave_up
         is_first = not decision.group.target_epoch
         if not (changed or around.topics_changed or is_first):
             return
+        self._compared = True
         topics_hash = around.topics.hash_of(subscribed_topics(decision.group))
         others_changed = topics_hash != decision.group.topics_hash
         if changed or others_changed or is_first:
             decision.raise_epoch(self._cause(changed=changed), topics_hash)
+
+    def _check_expression(self, told: Told) -> None:
+        """Looks at an expression that is new for the member (conformance HQ-20).
+
+        Raises:
+            Refused: nobody can subscribe to it.
+        """
+        if not told.topic_regex or told.topic_regex == self._told_before.topic_regex:
+            return
+        expressions = self._around.expressions
+        fault = (
+            "expressions are not served here"
+            if expressions is None
+            else expressions.fault_of(told.topic_regex)
+        )
+        used = {member.told.topic_regex for member in self._decision.group.members.values()}
+        if not fault and len(used - {"", told.topic_regex}) >= EXPRESSIONS_MAX:
+            fault = f"the group has its limit of {EXPRESSIONS_MAX} expressions"
+        if fault:
+            raise Refused(error_code.INVALID_REGULAR_EXPRESSION, fault)
+
+    def _takes_up(self, told: Told) -> bool:
+        """Whether the member comes to an expression that others have and that is resolved (GE-06, RX-06)."""
+        expression = told.topic_regex
+        return expression != self._told_before.topic_regex and expression in self._decision.began.expressions
 
     def _cause(self, *, changed: bool) -> causes.Cause:
         at_ms = self._around.wall_ms
@@ -354,27 +442,32 @@ class _Turn:
     # --- what it gets
 
     def assign(self) -> None:
-        """Computes the target if that is out of date, and brings the member towards it (TA-01)."""
+        """Computes the target if that is out of date, and brings the member and all on streams towards it."""
         decision, request = self._decision, self._request
         group = decision.group
         if group.epoch > group.target_epoch:
-            name = preferred_assignor(group, next(iter(self._around.assignors)))
-            answer = self._around.assignors[name](question_of(group, self._around.topics))
-            decision.assign(name, targets_of(group, answer))
+            self._when = self._around.when(group)
+            if self._when is When.ASIDE:
+                return
+            if self._when is When.NOW:
+                alike = are_alike(group if self._compared else decision.began)
+                assign_due(decision, self._around.topics, self._around.assignors, alike)
         owned = frozenset(named_in(request.owned.topics)) if request.HasField("owned") else None
         version = Position.from_proto(request.version) if request.member_seq else None
         decision.reconcile(request.member_id, Report(owned, version))
+        decision.wake()
 
     def outcome(self) -> Outcome:
-        """What it came to. By Kafka's rules a list is told to who joins, asks for all, or has another one."""
-        request = self._request
-        is_full = (
-            request.HasField("rebalance_timeout_ms")
-            and request.HasField("owned")
-            and (request.HasField("topics") or request.HasField("topic_regex"))
+        """What it came to."""
+        request, group = self._request, self._decision.group
+        return Outcome(
+            self._decision.records,
+            request.member_id,
+            whole_list=_asks_for_all(request) or self._member.assigned != self._before,
+            when=self._when,
+            before=self._before,
+            group=group,
         )
-        whole_list = request.member_epoch == JOIN or is_full or self._member.assigned != self._before
-        return Outcome(self._decision.records, request.member_id, whole_list=whole_list)
 
 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:

@@ -33,6 +33,9 @@ class Told:
         server_assignor: what it prefers; empty: nothing.
         member_seq: number of its join; 0: none.
         process_id: process that joined; empty: not known.
+        secret_hash: of its secret; empty: it has none, or secrets do not count.
+        identity: whom it belongs to; empty: nobody.
+        on_session: it came by a session stream under this join, and is a stream member since, on one or not.
     """
 
     member_id: str
@@ -46,6 +49,9 @@ class Told:
     server_assignor: str = ""
     member_seq: int = 0
     process_id: bytes = b""
+    secret_hash: bytes = b""
+    identity: str = ""
+    on_session: bool = False
 
     @property
     def is_numbered(self) -> bool:
@@ -70,6 +76,9 @@ class Told:
             server_assignor=self.server_assignor,
             member_seq=self.member_seq,
             process_id=self.process_id,
+            secret_hash=self.secret_hash,
+            identity=self.identity,
+            on_session=self.on_session,
         )
 
     @classmethod
@@ -87,6 +96,9 @@ class Told:
             record.server_assignor,
             record.member_seq,
             record.process_id,
+            record.secret_hash,
+            record.identity,
+            record.on_session,
         )
 
 
@@ -108,7 +120,8 @@ class Member:
 
     Attributes:
         told: what it said of itself.
-        epoch: to which it was brought; `AWAY`: it left for a while.
+        epoch: to which a record brought it; `AWAY`: it left for a while. `IncrementalGroup.epoch_of` is where
+            it is.
         previous_epoch: that before the last step; Kafka's rules accept it where an answer may have been lost.
         waits: others still have something of its target.
         joined: record of its join.
@@ -148,10 +161,28 @@ class Member:
         """What it may work on."""
         return frozenset(partition for partition, held in self.held.items() if held.taken == NOWHERE)
 
+    @cached_property
+    def is_within_target(self) -> bool:
+        """Whether it has nothing to give back: nothing was taken from it, and its target takes nothing."""
+        return not self.pending and self.target.issuperset(self.held)
+
     @property
     def last_taken(self) -> Position:
         """Newest record that took something that it has not given back; nowhere: it owes nothing."""
         return max((held.taken for held in self.held.values()), default=NOWHERE)
+
+    @property
+    def on_stream(self) -> bool:
+        """Whether it is a stream member, on one now or not."""
+        return self.told.on_session
+
+    def is_stale(self, partition: TopicPartition, renewed: Mapping[str, Position]) -> bool:
+        """Whether it has a partition of a topic that was deleted since (docs/safety.md, INC-50)."""
+        return self.held[partition].token < renewed.get(partition[0], NOWHERE)
+
+    def stale(self, renewed: Mapping[str, Position]) -> Partitions:
+        """What it may work on, but for a topic that was deleted since."""
+        return frozenset(p for p in self.assigned if self.is_stale(p, renewed)) if renewed else NONE
 
     def with_told(self, told: Told) -> "Member":
         """This member, after it said something else."""

@@ -5,6 +5,9 @@
 | is settled | nothing | nothing | takes what it should not have; else gives what is free |
 | has to give back | nothing | that is free; then as the target says | waits until it gave back |
 | waits for others | gives what is free by now | - | takes what it should not have; else gives |
+
+A stream member makes its step with the record that changes something for it; where its list stays there
+is none, since its epoch follows by itself (docs/safety.md, INC-18, INC-19).
 """
 
 from typing import NamedTuple
@@ -47,7 +50,8 @@ class Step(NamedTuple):
 
 def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step | None:
     """The step that a member makes now; None: none."""
-    released, epoch = NONE, member.epoch
+    released, epoch = NONE, group.epoch_of(member)
+    stale = member.stale(group.renewed)
     if member.pending:
         released = _released(member, report)
         if not released:
@@ -55,11 +59,12 @@ def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step |
         if released != member.pending:
             return Step(epoch, released)
         if report.version is None:
-            epoch += 1  # as Kafka 4.1 does where more is to be given back
-    elif member.epoch == group.target_epoch and not member.waits:
+            # as Kafka 4.1 does where more is to be given back; there nobody owes who is at the target's epoch
+            epoch = min(epoch + 1, group.target_epoch)
+    elif not member.told.on_session and member.epoch == group.target_epoch and not member.waits and not stale:
         return None
-    lacking = member.target - member.assigned
-    taken = member.assigned - member.target
+    lacking = member.target - (member.assigned - stale)
+    taken = (member.assigned - member.target) | stale
     if taken and not _shows_gone(report, taken):
         return Step(epoch, released, taken)
     own = NONE if report.version is None else released  # Kafka 4.1 gives it with the next request
@@ -89,7 +94,11 @@ def _shows_gone(report: Report, taken: Partitions) -> bool:
 
 
 def _changes_nothing(member: Member, step: Step, report: Report) -> bool:
-    if step.released or step.given or (step.epoch, step.waits) != (member.epoch, member.waits):
+    if step.released or step.given:
+        return False
+    if member.told.on_session:
+        return True
+    if (step.epoch, step.waits) != (member.epoch, member.waits):
         return False
     # Kafka counts the same epoch again, which ends the tolerance for the one before (MI-12).
     return report.version is not None or member.previous_epoch == member.epoch

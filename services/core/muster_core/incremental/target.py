@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import sha256
-from typing import TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import Partitions, TopicPartition
 
 _HASH_BYTES = 8
@@ -54,7 +54,7 @@ class Candidate:
         member_id: its id.
         group_instance_id: its static id; empty: dynamic.
         rack_id: where it runs; empty: not known.
-        topics: what it subscribes to, also what does not exist.
+        topics: what it subscribes to, by name or by an expression, also what does not exist.
         before: what it should have had so far.
     """
 
@@ -72,19 +72,76 @@ class Question:
     Attributes:
         candidates: the members, by id.
         topics: partitions of the topics that they subscribe to, in order; of those that exist.
+        alike: whether all count as subscribing to the same, whatever they do (conformance GS-16); None: as
+            they do.
     """
 
     candidates: Mapping[str, Candidate]
     topics: Mapping[str, list[int]]
+    alike: bool | None = None
 
 
 ServerAssignor: TypeAlias = Callable[[Question], Mapping[str, Collection[TopicPartition]]]
 """A pure function: what each member should have. A member that is missing gets nothing."""
 
 
+class When(Enum):
+    """When a target that is out of date is computed."""
+
+    NOW = "now"
+    """In the decision that finds it."""
+    ASIDE = "aside"
+    """Not in a turn of the shard; who asks waits."""
+    LATER = "later"
+    """After a pause; who asks has the target before."""
+
+
+class Expressions(Protocol):
+    """What judges subscriptions by expressions, quickly."""
+
+    def fault_of(self, expression: str) -> str:
+        """Why an expression cannot be subscribed to, for people; empty: it can."""
+
+
+class Change(NamedTuple):
+    """What an assignment changes for a member.
+
+    Attributes:
+        gets: what it should have and did not.
+        loses: what it should have had and should not any more.
+    """
+
+    gets: Partitions
+    loses: Partitions
+
+
+Changes: TypeAlias = Mapping[str, Change]
+"""What an assignment changes, by member; those that are missing keep their target."""
+
+
+def changes_of(question: Question, answer: Mapping[str, Collection[TopicPartition]]) -> Changes:
+    """What an assignor's answer changes (conformance TA-11, TA-12).
+
+    Raises:
+        ValueError: it gives a partition twice.
+    """
+    changes: dict[str, Change] = {}
+    given: set[TopicPartition] = set()
+    count = 0
+    for member_id, candidate in question.candidates.items():
+        target = frozenset(answer.get(member_id, ()))
+        given |= target
+        count += len(target)
+        if target != candidate.before:
+            changes[member_id] = Change(target - candidate.before, candidate.before - target)
+    if len(given) != count:
+        raise ValueError("the assignor gives a partition to two members")
+    return changes
+
+
 def subscribed_topics(group: IncrementalGroup) -> frozenset[str]:
-    """What the members subscribe to by name, also what does not exist."""
-    return frozenset[str]().union(*(member.told.topics for member in group.members.values()))
+    """What the members subscribe to, by name or by an expression, also what does not exist."""
+    return frozenset[str]().union(*(group.topics_of(member.told) for member in group.members.values()))
 
 
 def preferred_assignor(group: IncrementalGroup, default: str) -> str:
@@ -95,32 +152,37 @@ def preferred_assignor(group: IncrementalGroup, default: str) -> str:
     return min(votes, key=lambda name: (-votes[name], name), default=default)
 
 
-def question_of(group: IncrementalGroup, topics: Topics) -> Question:
-    """What an assignor is asked about a group (conformance TA-07, TA-08)."""
+def are_alike(group: IncrementalGroup) -> bool | None:
+    """Whether the members count as subscribing to the same; None: by what they subscribe to (GS-16).
+
+    Kafka 4.1 compares expressions, not what they match, and a heartbeat that raises no epoch goes by the
+    members before it. Members whose requests name their joins are judged by what they subscribe to.
+    """
+    told = [member.told for member in group.members.values()]
+    if any(one.is_numbered for one in told):
+        return None
+    if not any(one.topic_regex for one in told):
+        return len({one.topics for one in told}) <= 1
+    return len({one.topic_regex for one in told}) == 1 and not any(one.topics for one in told)
+
+
+def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None = None) -> Question:
+    """What an assignor is asked about a group (conformance TA-07, TA-08).
+
+    Args:
+        group: the group.
+        topics: the topics that there are.
+        alike: see `are_alike`.
+    """
     candidates = {
         member_id: Candidate(
             member_id,
             member.told.group_instance_id,
             member.told.rack_id,
-            member.told.topics,
+            group.topics_of(member.told),
             member.target,
         )
         for member_id, member in sorted(group.members.items())
     }
     there = {name: topics.numbers(name) for name in sorted(subscribed_topics(group))}
-    return Question(candidates, {name: numbers for name, numbers in there.items() if numbers})
-
-
-def targets_of(
-    group: IncrementalGroup, answer: Mapping[str, Collection[TopicPartition]]
-) -> list[tuple[Member, Partitions]]:
-    """What each member should have by an assignor's answer (conformance TA-12).
-
-    Raises:
-        ValueError: it gives a partition twice.
-    """
-    targets = [(member, frozenset(answer.get(member_id, ()))) for member_id, member in group.members.items()]
-    given = Partitions().union(*(target for _, target in targets))
-    if len(given) != sum(len(target) for _, target in targets):
-        raise ValueError("the assignor gives a partition to two members")
-    return targets
+    return Question(candidates, {name: numbers for name, numbers in there.items() if numbers}, alike)

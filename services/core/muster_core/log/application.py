@@ -6,12 +6,13 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.config import GroupConfig
 from muster_core.incremental import application as incremental
 from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.partitions import named_in
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
@@ -48,6 +49,8 @@ class Application:
         catalog_place: up to where in the catalog's log deletions were carried out; nowhere: not known.
         removed: numbers of partitions that were removed, by topic, as the log says.
         incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
+        on_incremental: called with each record of an incremental group after it was carried out, as kind and
+            part; None: nobody follows, in a replay.
         counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
     """
@@ -58,6 +61,7 @@ class Application:
         self._groups = groups
         self._config = config
         self.counts_in: Holdings | None = None
+        self.on_incremental: Callable[[Group, str, Any], None] | None = None
         self._on_gone = on_gone
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
@@ -164,7 +168,7 @@ class Application:
             group.renewed_topics = frozenset()
             group.subscribed_topics = frozenset()
             group.become(GroupState.EMPTY, wall_ms)
-        group.remember(
+        group.history.remember(
             GenerationEntry(
                 generation=record.generation,
                 cause=cause,
@@ -198,7 +202,7 @@ class Application:
                         place, (member_id, Position(*place))
                     )
         if group.history:
-            with group.adding_to_history() as latest:
+            with group.history.adding() as latest:
                 self._note_moves(latest, wall_ms, group.owners, owners)
         group.owners = owners
         group.ends.keep_only(owners)
@@ -243,11 +247,49 @@ class Application:
             if not group.is_vacant:
                 raise ValueError(f"classic group {group.group_id!r} has members")
             group.incremental = IncrementalGroup(group.generation)
+        if kind == "target_assigned" and group.history:
+            with group.history.adding() as latest:
+                self._note_target(latest, wall_ms, record)
         incremental.apply(group.incremental, kind, position, record)
+        if kind == "epoch_raised":
+            self._note_epoch(group, group.incremental, position, wall_ms, record)
         group.generation = group.incremental.epoch
         if not group.incremental.members:
             group.state_since_ms = wall_ms  # how long it has been empty
         group.weigh()
+        if self.on_incremental is not None:
+            self.on_incremental(group, kind, record)
+
+    @staticmethod
+    def _note_epoch(
+        group: Group,
+        incremental_group: IncrementalGroup,
+        position: Position,
+        wall_ms: int,
+        record: incremental_pb2.EpochRaised,
+    ) -> None:
+        """An epoch is to the history what a generation is."""
+        cause = group.cause = common_pb2.RebalanceCause()
+        cause.CopyFrom(record.cause)
+        members = tuple(
+            [Participant.of(member.told) for _, member in sorted(incremental_group.members.items())]
+        )
+        group.history.remember(GenerationEntry(record.epoch, cause, wall_ms, "", "", members, position))
+
+    def _note_target(
+        self, entry: GenerationEntry, wall_ms: int, record: incremental_pb2.TargetAssigned
+    ) -> None:
+        """What moves by a target; when it has moved, the members' steps say."""
+        entry.protocol_name = record.server_assignor
+        before, after = (
+            {
+                partition: (change.member_id, NOWHERE)
+                for change in record.changes
+                for partition in named_in(change.loses if is_lost else change.gets)
+            }
+            for is_lost in (True, False)
+        )
+        self._note_moves(entry, wall_ms, before, after)
 
     def _member_left(self, _: Position, __: int, record: records_pb2.MemberLeft) -> None:
         group = self._groups[record.group_id]
@@ -316,7 +358,7 @@ class Application:
             group.ends.remove(record.topics)
             group.weigh()
 
-    def _topics_seen(self, _: Position, __: int, record: records_pb2.TopicsSeen) -> None:
+    def _topics_seen(self, position: Position, _: int, record: records_pb2.TopicsSeen) -> None:
         # An owner of an earlier version names no epoch.
         place = Position(record.catalog_epoch or self.catalog_place.epoch, record.catalog_offset)
         self.catalog_place = max(self.catalog_place, place)
@@ -329,6 +371,8 @@ class Application:
         if topics:
             for group in self._groups.values():
                 group.renew(topics)
+                if group.incremental is not None:
+                    group.incremental.renew(topics, position)
 
     def _partitions_removed(self, _: Position, __: int, record: records_pb2.PartitionsRemoved) -> None:
         for entry in record.topics:

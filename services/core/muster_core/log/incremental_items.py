@@ -19,10 +19,18 @@ def items_of(group: IncrementalGroup) -> Iterator[snapshot_pb2.SnapshotItem]:
             target_epoch=group.target_epoch,
             server_assignor=group.server_assignor,
             topics_hash=group.topics_hash,
+            renewed=[
+                incremental_pb2.IncrementalState.Renewed(topic=topic, deleted=deleted.to_proto())
+                for topic, deleted in sorted(group.renewed.items())
+            ],
         )
     )
     for member_id in sorted(group.members):
         yield snapshot_pb2.SnapshotItem(incremental_member=_state_of_member(group.members[member_id]))
+    for expression, topics in sorted(group.expressions.items()):
+        yield snapshot_pb2.SnapshotItem(
+            expression=incremental_pb2.ExpressionResolved(expression=expression, topics=sorted(topics))
+        )
 
 
 def _state_of_member(member: Member) -> incremental_pb2.IncrementalMemberState:
@@ -49,6 +57,7 @@ def state_of(state: incremental_pb2.IncrementalState) -> IncrementalGroup:
     group = IncrementalGroup(state.epoch)
     group.target_epoch, group.server_assignor = state.target_epoch, state.server_assignor
     group.topics_hash = state.topics_hash
+    group.renewed = {one.topic: Position.from_proto(one.deleted) for one in state.renewed}
     return group
 
 

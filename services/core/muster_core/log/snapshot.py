@@ -327,11 +327,13 @@ class SnapshotReader:
             group.incremental = state_of(item.incremental)
         elif kind == "incremental_member" and group.incremental is not None:
             group.incremental.put(member_of(item.incremental_member))
+        elif kind == "expression" and group.incremental is not None:
+            group.incremental.resolve(item.expression.expression, frozenset(item.expression.topics))
         elif kind == "generation":
             # A copy: what is kept must not keep the whole part alive.
             generation = coordinator_pb2.GroupHistoryResponse.Generation()
             generation.CopyFrom(item.generation)
-            group.remember(GenerationEntry.from_proto(generation))
+            group.history.remember(GenerationEntry.from_proto(generation))
         elif kind == "offsets":
             self._offsets(group, item.offsets)
         else:

@@ -1,4 +1,4 @@
-"""The topics that the records of the catalog's log make, and what a change of them makes."""
+"""The topics that the records of the catalog's log make; `topic_changes` decides what is recorded."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,20 +9,10 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
-from muster_core.features import FEATURE_NAMES, Feature, lacking
+from muster_core.features import FEATURE_NAMES, lacking
 from muster_core.log.replay import Entry
-from muster_core.log.topic_names import (
-    MAX_ALL_NAMES_BYTES,
-    MAX_REMOVED,
-    NamesChange,
-    altered,
-    names_of,
-    names_problem,
-    number_of,
-    removed_in,
-    stored_names,
-)
-from muster_core.log.topic_zones import MAX_ZONE_BYTES, stored_form, zones_of, zones_problem
+from muster_core.log.topic_names import altered, names_of, number_of, stored_names
+from muster_core.log.topic_zones import stored_form, zones_of
 from muster_core.position import NOWHERE, Position
 
 MAX_TOPICS = 10_000
@@ -78,7 +68,7 @@ class Change:
     @property
     def answer(self) -> metadata_pb2.ChangeTopicResponse:
         """The answer to its caller, each time that it asks."""
-        stored = None if self.topic is None else _topic(self.name, self.topic)
+        stored = None if self.topic is None else topic_message(self.name, self.topic)
         return metadata_pb2.ChangeTopicResponse(topic=stored, version=self.position.to_proto())
 
     def is_of(self, request: metadata_pb2.ChangeTopicRequest) -> bool:
@@ -217,7 +207,7 @@ class Topics:
         if change is None:
             return None
         if not change.is_of(request):
-            return _refused(
+            return refused(
                 common_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"the id of this change is that of another one, of topic {change.name!r}",
                 None,
@@ -234,131 +224,6 @@ class Topics:
         """The answer to a change whose record is the last one."""
         name = name_of(request)
         return Change(name, self.by_name.get(name), self.version).answer
-
-    def decide(
-        self, request: metadata_pb2.ChangeTopicRequest
-    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
-        """The record that makes a change, or the answer if there is nothing to store."""
-        name = name_of(request)
-        kind = request.WhichOneof("change")
-        known = self.by_name.get(name)
-        if kind == "create":
-            return self._create(request, known)
-        if known is None:
-            return _refused(
-                common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of this name", None
-            )
-        if kind == "delete":
-            return records_pb2.Record(
-                topic_tombstone=records_pb2.TopicTombstone(name=name, change_id=request.change_id)
-            )
-        if kind == "alter_partitions":
-            return self._alter_partitions(request, known)
-        return self._alter(request, known)
-
-    def _alter_partitions(
-        self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic
-    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
-        wanted = request.alter_partitions
-        present = _topic(wanted.topic, known)
-        if not known.names:
-            problem = f"topic {wanted.topic!r} has numbered partitions: it was created without names"
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, present)
-        change = NamesChange(known.names, wanted)
-        if change.problem:
-            code = common_pb2.ERROR_CODE_INVALID_REQUEST
-            if change.missing:
-                code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
-            return _refused(code, change.problem, present)
-        if change.record is None:
-            return metadata_pb2.ChangeTopicResponse(topic=present, version=self.version.to_proto())
-        if excess := self._names_excess(wanted.topic, altered(known.names, change.record)):
-            return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, excess, present)
-        change.record.change_id = request.change_id
-        return records_pb2.Record(critical=True, partitions_altered=change.record)
-
-    def _names_excess(self, name: str, names: bytes) -> str:
-        """Which limit of the catalog names of a topic exceed, for people; empty: none."""
-        all_names = [names, *(topic.names for other, topic in self.by_name.items() if other != name)]
-        if sum(map(len, all_names)) > MAX_ALL_NAMES_BYTES:
-            return f"the names of all topics would take more than {MAX_ALL_NAMES_BYTES:,} bytes"
-        if sum(len(removed_in(one)) for one in all_names if one) > MAX_REMOVED:
-            return (
-                f"the catalog has its limit of {MAX_REMOVED:,} removed partitions, whose numbers are kept "
-                "until their topics are deleted"
-            )
-        return ""
-
-    def _alter(
-        self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic
-    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
-        wanted = request.alter
-        present = _topic(wanted.name, known)
-        if wanted.partitions < known.partitions:
-            return _refused(
-                common_pb2.ERROR_CODE_INVALID_PARTITIONS,
-                f"the topic has {known.partitions} partitions and cannot have fewer",
-                present,
-            )
-        if wanted.HasField("names") or (known.names and wanted.partitions != known.partitions):
-            problem = "partitions with names are added with AlterPartitions: `muster topics add-partition`"
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, present)
-        zones = stored_form(wanted.zones) if wanted.HasField("zones") else known.zones
-        if wanted.partitions == known.partitions and zones == known.zones:
-            return metadata_pb2.ChangeTopicResponse(topic=present, version=self.version.to_proto())
-        refusal = self._zones_refused(wanted, len(known.zones))
-        return refusal or _stored(wanted, zones, request.change_id)
-
-    def _zones_refused(
-        self, topic: discovery_pb2.Topic, bytes_before: int
-    ) -> metadata_pb2.ChangeTopicResponse | None:
-        """The refusal of zones that a topic gives; None: they can be stored, or it gives none."""
-        if not topic.zones.zones:
-            return None
-        others = sum(len(other.zones) for other in self.by_name.values()) - bytes_before
-        full = others + len(stored_form(topic.zones)) > MAX_ZONE_BYTES
-        excess = f"the zones of all topics would take more than {MAX_ZONE_BYTES:,} bytes" if full else ""
-        return self._part_refused("zones", Feature.PARTITION_ZONES, zones_problem(topic), excess)
-
-    def _names_refused(self, topic: discovery_pb2.Topic) -> metadata_pb2.ChangeTopicResponse | None:
-        """The refusal of names that a new topic gives; None: they can be stored, or it gives none."""
-        if not topic.HasField("names"):
-            return None
-        excess = self._names_excess(topic.name, stored_names(topic.names))
-        return self._part_refused("names", Feature.PARTITION_NAMES, names_problem(topic), excess)
-
-    def _part_refused(
-        self, part: str, feature: Feature, problem: str, excess: str
-    ) -> metadata_pb2.ChangeTopicResponse | None:
-        """The refusal of a part of a topic, for lack of its feature first; None: it can be stored."""
-        if feature not in self.features:
-            problem = f"topic.{part} needs the feature {feature}: `muster features enable {feature}`"
-        if problem or not excess:
-            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None) if problem else None
-        return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, f"topic.{part}: {excess}", None)
-
-    def _create(
-        self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic | None
-    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
-        if known is not None:
-            return _refused(
-                common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
-                f"there is a topic of this name already, with {known.partitions} partitions",
-                _topic(request.create.name, known),
-            )
-        if len(self.by_name) >= MAX_TOPICS:
-            return _refused(
-                common_pb2.ERROR_CODE_POLICY_VIOLATION,
-                f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics; remove some first",
-                None,
-            )
-        refusal = self._zones_refused(request.create, 0) or self._names_refused(request.create)
-        if refusal is not None:
-            return refusal
-        record = _stored(request.create, stored_form(request.create.zones), request.change_id)
-        if request.create.HasField("names"):
-            record.topic_stored.names.ParseFromString(stored_names(request.create.names))
-        return record
 
     def to_proto(self) -> metadata_pb2.TopicCatalog:
         """All topics, by name, and what was removed."""
@@ -451,7 +316,8 @@ def name_of(request: metadata_pb2.ChangeTopicRequest) -> str:
     return request.alter.name if kind == "alter" else request.create.name
 
 
-def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
+def topic_message(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
+    """A topic as callers see it."""
     return discovery_pb2.Topic(
         name=name,
         partitions=topic.partitions,
@@ -463,24 +329,17 @@ def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
 
 def _serialized(name: str, topic: StoredTopic) -> bytes:
     """A part of a serialized catalog."""
-    return metadata_pb2.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
+    return metadata_pb2.TopicCatalog(topics=[topic_message(name, topic)]).SerializeToString()
 
 
 _plain = lru_cache(maxsize=MAX_TOPICS)(_serialized)
 """Cached, since each change sends watchers the whole catalog; zones and names may be large, and are not."""
 
 
-def _stored(topic: discovery_pb2.Topic, zones: bytes, change_id: bytes) -> records_pb2.Record:
-    return records_pb2.Record(
-        topic_stored=records_pb2.TopicStored(
-            name=topic.name, partitions=topic.partitions, change_id=change_id, zones=zones_of(zones)
-        )
-    )
-
-
-def _refused(
+def refused(
     code: "common_pb2.ErrorCode.ValueType", message: str, topic: discovery_pb2.Topic | None
 ) -> metadata_pb2.ChangeTopicResponse:
+    """The answer to a change that is not made, with the topic as it is."""
     return metadata_pb2.ChangeTopicResponse(error_code=code, error_message=message, topic=topic)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, LeaveGroupRequest
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
@@ -21,8 +22,12 @@ _OF_A_MEMBER = frozenset(
         coordinator_pb2.OffsetCommitRequest,
         coordinator_pb2.SyncGroupRequest,
         JoinGroupRequest,
+        ConsumerGroupHeartbeatRequest,
     )
 )
+
+_JOINS = (JoinGroupRequest, ConsumerGroupHeartbeatRequest)
+"""Who comes with an instance id, and may get the place of the member that has it."""
 
 
 def belongs_to(group: Group, member_id: str, identity: str) -> bool:
@@ -49,8 +54,8 @@ def fault_of_identity(groups: Mapping[str, Group], call: Request) -> ErrorCode |
         return None
     if not belongs_to(group, request.member_id, call.identity):
         return error_code.UNKNOWN_MEMBER_ID
-    if isinstance(request, JoinGroupRequest) and request.group_instance_id:
-        present = group.static_members.get(request.group_instance_id, "")
+    if isinstance(request, _JOINS) and request.group_instance_id:
+        present = group.holder_of(request.group_instance_id)
         if not belongs_to(group, present, call.identity):
             return error_code.FENCED_INSTANCE_ID
     return None

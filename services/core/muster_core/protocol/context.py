@@ -17,7 +17,7 @@ from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Requ
 from muster_core.features import NO_FEATURES, Feature
 from muster_core.log.application import Application, group_of
 from muster_core.position import Position
-from muster_core.protocol.responses import Owner, refusal
+from muster_core.protocol.responses import Owner, refusal, text_of
 from muster_core.protocol.room import ALONE, Limit
 from muster_core.record_bounds import APPEND_MAX_BYTES, in_appends
 from muster_core.state.group import Group, Step
@@ -28,19 +28,9 @@ from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
 from muster_core.waiting.timing_wheel import Timer
 
+_TROUBLED_WAIT_MS = 1_000
+
 LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
-IN_QUARANTINE = (
-    "the group is in quarantine: serving it made the coordinator fail twice, see its log; an operator "
-    "releases it with `muster groups release`, or the next version of the servers does"
-)
-_TEXTS: dict[ErrorCode, str] = {
-    error_code.UNKNOWN_MEMBER_ID: "the group has no such member; join with an empty member id",
-    error_code.ILLEGAL_GENERATION: "the group is in another generation; join again",
-    error_code.COORDINATOR_NOT_AVAILABLE: "what becomes of the member is on its way to the log; try again",
-    error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
-    error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
-}
-"""Messages for people, of refusals without one of their own."""
 _CLOCK_STEP_MS = 50
 """A wall clock that moves by more against the boot clock was set, or replaced by another one."""
 
@@ -158,8 +148,7 @@ class ShardContext:
         """Answers a call with an error."""
         call = self.calls.get(call_id)
         if call is not None:
-            text = message or _TEXTS.get(code, "")
-            self.reply(call_id, refusal(call.message, code, self.epoch, text, owner))
+            self.reply(call_id, refusal(call.message, code, self.epoch, message or text_of(code), owner))
 
     # --- the log
 
@@ -355,6 +344,12 @@ class ShardContext:
         if call is not None:
             self._route(call)
 
+    @property
+    def log_slow(self) -> str:
+        """What callers are told whose records were not stored in time."""
+        trouble = self.room.log_trouble()
+        return f"{LOG_SLOW} ({trouble})" if trouble else LOG_SLOW
+
     def _move_up(self, group: Group) -> None:
         while group.line and not group.in_flight:
             group.line.popleft().run()
@@ -364,7 +359,7 @@ class ShardContext:
         line, group.line = group.line, deque()
         for step in line:
             if step.call_id is not None:
-                self.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+                self.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, self.log_slow)
             else:
                 group.line.append(step)
 
@@ -469,13 +464,16 @@ class _OpenAppend(Timer):
         return group_of(self.records[0])
 
     def patience_ends_ms(self) -> int:
-        """Until when calls that come now wait for it, boot time."""
-        return self._context.now.boot_ms + self._context.config.append_timeout_ms
+        """Until when calls that come now wait for it, boot time; not for long where the log takes nothing."""
+        wait_ms = self._context.config.append_timeout_ms
+        if self._context.room.log_trouble():
+            wait_ms = min(wait_ms, _TROUBLED_WAIT_MS)
+        return self._context.now.boot_ms + wait_ms
 
     def fire(self) -> None:
         """Refuses what waits; the records may still land, then their effects are carried out."""
         for call_id in self._calls:
-            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._context.log_slow)
         if self._overdue is not None:
             self._overdue()
         if self.holds is not None:

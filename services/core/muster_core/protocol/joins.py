@@ -2,10 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
-from uuid import UUID
 
-from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupResponse
@@ -16,15 +13,15 @@ from muster_core.events import Request
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import identity_of_join
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.join_call import JoinCall
 from muster_core.protocol.plan_bounds import PlanBounds
 from muster_core.protocol.rebalance import Rebalancer
-from muster_core.record_bounds import cut_to_bytes, utf8_bytes
+from muster_core.record_bounds import cut_to_bytes
 from muster_core.state.group import Group, join_of
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import COPIES, MEMBER_BYTES
-from muster_core.state.member import Member
-from muster_core.state.member_secret import OPEN, hash_of, lock_of
-from muster_core.state.terms import Terms, terms_of_join
+from muster_core.state.member import Member, elected_protocol
+from muster_core.state.member_secret import OPEN, lock_of
 from muster_core.waiting.timing_wheel import Timer
 
 STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"
@@ -39,41 +36,8 @@ _UNPROVABLE = (
     "client of version 0.2 or later"
 )
 
-_NAME_MAX_BYTES = ID_MAX_BYTES - 1 - 36
-"""What a member id has before its UUID."""
-
 _SHOWN_BYTES = 1_000
 """Of the names of protocols, where people are told of them."""
-
-_ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
-
-
-class _Join:
-    """A JoinGroup that is played: what is looked at often is read from the wire once."""
-
-    __slots__ = (
-        "call",
-        "group_instance_id",
-        "member_id",
-        "protocol_type",
-        "request",
-        "secret_hash",
-        "size_bytes",
-        "terms",
-    )
-
-    def __init__(self, call: Request, request: JoinGroupRequest) -> None:
-        self.call = call
-        self.request = request
-        self.member_id: str = request.member_id
-        self.group_instance_id: str = request.group_instance_id
-        self.protocol_type: str = request.protocol_type
-        self.terms: Terms = terms_of_join(request)
-        self.secret_hash = hash_of(request.member_secret)
-        ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id + request.client_version)
-        ids_bytes += utf8_bytes(call.identity)
-        # About what it makes a member take in a record.
-        self.size_bytes = _ID_BYTES + ids_bytes + len(self.secret_hash) + self.terms.protocols.size_bytes
 
 
 class Joins:
@@ -92,7 +56,7 @@ class Joins:
         # with new metadata. A group in Empty has no members, so its callers were answered UNKNOWN_MEMBER_ID
         # before. The others: park; update and park | the generation; update and Preparing | the generation to
         # a follower, Preparing for the leader; update and Preparing.
-        self._known: dict[GroupState, Callable[[Group, Member, _Join], None]] = {
+        self._known: dict[GroupState, Callable[[Group, Member, JoinCall], None]] = {
             GroupState.PREPARING_REBALANCE: self._rejoin,
             GroupState.COMPLETING_REBALANCE: self._known_while_completing,
             GroupState.STABLE: self._known_while_stable,
@@ -115,7 +79,7 @@ class Joins:
         if group is None:
             self._first_of_all(call, request)
         elif not self._context.call_in_line(group, call):
-            self._join(group, _Join(call, request))
+            self._join(group, JoinCall(call, request))
 
     def _first_of_all(self, call: Request, request: JoinGroupRequest) -> None:
         """A join to a group that does not exist: it is made only when the join is accepted."""
@@ -128,20 +92,20 @@ class Joins:
         else:
             history_length = self._context.config.history_length
             group = Group(request.group_id, self._context.now.wall_ms, history_length)
-            join = _Join(call, request)
+            join = JoinCall(call, request)
             if (excess := self._excess(group, None, join)) is not None:
                 self._refuse(call, *excess)
                 return
             self._context.add_unstored(group)
             self._join(group, join)
 
-    def _join(self, group: Group, join: _Join) -> None:
+    def _join(self, group: Group, join: JoinCall) -> None:
         join.member_id = self._context.proven_id(group, join.request, join.call.host)
         call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
         if not member_id and instance_id:
             present = group.static_members.get(instance_id, "")
-            same = join_of(present) == join_of(_made_id(instance_id, group, join))
-            if same and _knows(group, present, join):
+            same = join_of(present) == join_of(join.made_id(instance_id, group))
+            if same and join.knows(group, present):
                 member_id = present  # the answer to this very join was lost
         known = group.member_of(member_id, instance_id)
         if not self._has_room(group, member_id):
@@ -171,7 +135,7 @@ class Joins:
         member = group.members.get(member_id)
         return member is not None and member.join_call is not None
 
-    def _excess(self, group: Group, known: Member | None, join: _Join) -> tuple[ErrorCode, str] | None:
+    def _excess(self, group: Group, known: Member | None, join: JoinCall) -> tuple[ErrorCode, str] | None:
         """What is too large with what the join brings, the code first; None: nothing."""
         if not self._has_bytes(group, known, join):
             text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
@@ -182,12 +146,12 @@ class Joins:
             return error_code.INVALID_REQUEST, excess
         return None
 
-    def _has_bytes(self, group: Group, known: Member | None, join: _Join) -> bool:
+    def _has_bytes(self, group: Group, known: Member | None, join: JoinCall) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
         size_bytes = group.size_bytes + join.size_bytes - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
 
-    def _too_much(self, group: Group, known: Member | None, join: _Join) -> str:
+    def _too_much(self, group: Group, known: Member | None, join: JoinCall) -> str:
         """Why shard or process cannot hold what the join brings, for people; empty: they can (LIM-22)."""
         if known is not None:
             grows_bytes = COPIES * (join.terms.protocols.size_bytes - known.terms.protocols.size_bytes)
@@ -218,12 +182,12 @@ class Joins:
 
     # --- new members
 
-    def _give_id(self, group: Group, join: _Join) -> None:
+    def _give_id(self, group: Group, join: JoinCall) -> None:
         """Answers a new dynamic member with its id; it joins with the next call (KIP-394)."""
         call, request = join.call, join.request
-        new_id = _made_id(request.client_id or "client", group, join)
+        new_id = join.made_id(request.client_id or "client", group)
         member_id = group.id_made_for(join_of(new_id)) or new_id
-        if not _knows(group, member_id, join):
+        if not join.knows(group, member_id):
             member_id = new_id
         if member_id not in group.members:
             if member_id not in group.pending_members:
@@ -261,16 +225,16 @@ class Joins:
         if group.take_back(member_id) is not None:
             self._context.in_line(group, partial(self._rebalancer.check_join, group))
 
-    def _join_static(self, group: Group, join: _Join) -> None:
+    def _join_static(self, group: Group, join: JoinCall) -> None:
         """A static member without an id: new, or another process that takes its place (KIP-345)."""
-        new_id = _made_id(join.group_instance_id, group, join)
+        new_id = join.made_id(join.group_instance_id, group)
         old_id = group.static_members.get(join.group_instance_id)
         if old_id is None:
             self._add(group, new_id, join)
         else:
             self._take_over(group, group.members[old_id], new_id, join)
 
-    def _add(self, group: Group, member_id: str, join: _Join) -> None:
+    def _add(self, group: Group, member_id: str, join: JoinCall) -> None:
         call, request = join.call, join.request
         timer = group.use(member_id)
         if timer is not None:
@@ -289,7 +253,7 @@ class Joins:
 
     # --- known members
 
-    def _join_by_id(self, group: Group, member_id: str, join: _Join) -> None:
+    def _join_by_id(self, group: Group, member_id: str, join: JoinCall) -> None:
         call, request = join.call, join.request
         if member_id in group.pending_members:
             if join.group_instance_id:
@@ -305,19 +269,19 @@ class Joins:
         if request.member_seq and request.member_seq < member.join_seq:
             self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
             return
-        if group.state is GroupState.PREPARING_REBALANCE and _is_retry(member, join):
+        if group.state is GroupState.PREPARING_REBALANCE and join.is_retry(member):
             self._refuse(call, error_code.REBALANCE_IN_PROGRESS, _ANSWERED)
             return
         self._known[group.state](group, member, join)
 
-    def _known_while_completing(self, group: Group, member: Member, join: _Join) -> None:
-        if _is_retry(member, join) or member.terms.protocols == join.terms.protocols:
+    def _known_while_completing(self, group: Group, member: Member, join: JoinCall) -> None:
+        if join.is_retry(member) or member.terms.protocols == join.terms.protocols:
             self._answer_present(group, member, join.call)  # JG-27: its answer was lost
         else:
             self._rejoin(group, member, join, causes.METADATA_CHANGED)
 
-    def _known_while_stable(self, group: Group, member: Member, join: _Join) -> None:
-        if _is_retry(member, join):
+    def _known_while_stable(self, group: Group, member: Member, join: JoinCall) -> None:
+        if join.is_retry(member):
             self._answer_present(group, member, join.call)
         elif group.leader == member.member_id:
             self._rejoin(group, member, join, causes.LEADER_REJOINED)  # JG-25
@@ -327,7 +291,7 @@ class Joins:
             self._answer_present(group, member, join.call)  # JG-24
 
     def _rejoin(
-        self, group: Group, member: Member, join: _Join, kind: causes.Kind = causes.METADATA_CHANGED
+        self, group: Group, member: Member, join: JoinCall, kind: causes.Kind = causes.METADATA_CHANGED
     ) -> None:
         """Takes over what the join says and parks it for the next generation."""
         call, request = join.call, join.request
@@ -351,7 +315,7 @@ class Joins:
 
     # --- take-over of a static member
 
-    def _take_over(self, group: Group, old: Member, new_id: str, join: _Join) -> None:
+    def _take_over(self, group: Group, old: Member, new_id: str, join: JoinCall) -> None:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
         call, request = join.call, join.request
         new = Member(new_id, join.group_instance_id)
@@ -416,7 +380,7 @@ class Joins:
     @staticmethod
     def _selection_stays(group: Group, old: Member, new: Member) -> bool:
         members = [new if member is old else member for member in group.members.values()]
-        return group.select_protocol(members) == group.protocol_name
+        return elected_protocol(members) == group.protocol_name
 
     def _prepare(self, group: Group, kind: causes.Kind, member: Member, request: JoinGroupRequest) -> None:
         """Starts a join phase; one that runs already keeps its cause, so none is made."""
@@ -425,7 +389,7 @@ class Joins:
         else:
             self._rebalancer.prepare(group, self._cause(kind, member, request))
 
-    def _secret_hash(self, join: _Join, before: Member | None = None) -> bytes:
+    def _secret_hash(self, join: JoinCall, before: Member | None = None) -> bytes:
         """What is kept of the secret that a join brings; that a member had one says that they count."""
         counts = self._context.keeps_secrets or (before is not None and before.lock is not OPEN)
         return join.secret_hash if counts else b""
@@ -475,29 +439,3 @@ class _PendingMember(Timer):
     def fire(self) -> None:
         """Forgets the id."""
         self._joins.pending_expired(self._group, self._member_id)
-
-
-def _is_retry(member: Member, join: _Join) -> bool:
-    """Whether the log already has the outcome of this very join."""
-    member_seq = join.request.member_seq
-    return member_seq != 0 and member_seq == member.recorded_join_seq
-
-
-def _knows(group: Group, member_id: str, join: _Join) -> bool:
-    """Whether a join brings the secret of a member, or of who was given the id."""
-    return group.lock_of(member_id).is_opened_by(join.request.member_secret)
-
-
-def _made_id(name: str, group: Group, join: _Join) -> str:
-    """A member id that begins with a name, or with as much of it as an id has room for."""
-    return f"{cut_to_bytes(name, _NAME_MAX_BYTES)}-{_uuid(group, join)}"
-
-
-def _uuid(group: Group, join: _Join) -> UUID:
-    """A UUID of two halves: made from the join's own id, by which a retry is known; and drawn.
-
-    So an id is never made a second time, not even for a retry that comes when the member is gone.
-    """
-    own = join.request.request_id or join.call.draw
-    halves = (f"{group.group_id}\0{own}", f"{group.group_id}\0{own}\0{join.call.draw}")
-    return UUID(bytes=b"".join(sha256(half.encode()).digest()[:8] for half in halves), version=4)

@@ -8,6 +8,7 @@ from muster_core.events import Request
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import may_leave
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.removals import Removals
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
@@ -20,11 +21,13 @@ class Leaves:
     Args:
         context: the shard.
         rebalancer: takes members out.
+        removals: takes members of incremental groups out.
     """
 
-    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, removals: Removals) -> None:
         self._context = context
         self._rebalancer = rebalancer
+        self._removals = removals
 
     def handle(self, call: Request, request: LeaveGroupRequest) -> None:
         """Answers when the log knows that the members are gone."""
@@ -37,7 +40,11 @@ class Leaves:
             for leaver in request.members:
                 _note(response, leaver, error_code.UNKNOWN_MEMBER_ID)
             self._context.reply(call.call_id, response)
-        elif not self._context.call_in_line(group, call):
+        elif self._context.call_in_line(group, call):
+            return
+        elif group.incremental is not None and group.incremental.members:
+            self._removals.leave(group, call, request)
+        else:
             self._leave(group, call, request, response)
 
     def _leave(

@@ -20,10 +20,14 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import NOWHERE, Position
-from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.descriptions import STATES, Descriptions
+from muster_core.protocol.offset_commits import OffsetCommits
 from muster_core.protocol.offsets import Offsets
-from muster_core.state.group import Group
+from muster_core.protocol.responses import IN_QUARANTINE
+from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
 from muster_core.state.published import read_assignment
@@ -45,11 +49,17 @@ class Queries:
     Args:
         context: the shard.
         offsets: makes tombstones.
+        commits: knows which commits are on their way to the log.
+        descriptions: shows incremental groups.
     """
 
-    def __init__(self, context: ShardContext, offsets: Offsets) -> None:
+    def __init__(
+        self, context: ShardContext, offsets: Offsets, commits: OffsetCommits, descriptions: Descriptions
+    ) -> None:
         self._context = context
         self._offsets = offsets
+        self._commits = commits
+        self._descriptions = descriptions
 
     # --- DescribeGroups
 
@@ -64,12 +74,15 @@ class Queries:
                 answer.error_message = IN_QUARANTINE
             elif group is None:
                 answer.state = GROUP_STATE_DEAD
+            elif (incremental := _incremental(group)) is not None:
+                self._descriptions.describe_as_any(group, incremental, answer)
             else:
                 self._describe(group, answer)
         self._context.reply(call.call_id, response)
 
     def _describe(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
         is_stable = group.state is GroupState.STABLE
+        answer.type = _CLASSIC
         answer.state = group.state.proto
         answer.protocol_type = group.protocol_type
         answer.protocol_name = group.protocol_name if is_stable else ""
@@ -114,12 +127,14 @@ class Queries:
         states = {name.lower() for name in request.states}
         types = {name.lower() for name in request.types}
         response = ListGroupsResponse()
-        if not types or _CLASSIC in types:
+        if not types or not types.isdisjoint((_CLASSIC, CONSUMER)):
             held = self._context.quarantine.groups
             passing = (
                 group_id
                 for group_id in {*self._context.groups, *held}
-                if group_id > request.page_token and (not states or self._state_of(group_id) in states)
+                if group_id > request.page_token
+                and (not states or self._state_of(group_id) in states)
+                and (not types or self._type_of(group_id) in types)
             )
             listed = heapq.nsmallest(request.limit + 1, passing) if request.limit else sorted(passing)
             if request.limit and len(listed) > request.limit:
@@ -134,19 +149,26 @@ class Queries:
         self._context.reply(call.call_id, response)
 
     def _list(self, group: Group, response: ListGroupsResponse) -> None:
+        incremental = _incremental(group)
         response.groups.add(
             group_id=group.group_id,
-            protocol_type=group.protocol_type,
-            state=group.state.proto,
-            type=_CLASSIC,
+            protocol_type=group.protocol_type if incremental is None else CONSUMER,
+            state=group.state.proto if incremental is None else STATES[incremental.state],
+            type=_CLASSIC if incremental is None else CONSUMER,
         )
+
+    def _type_of(self, group_id: str) -> str:
+        """The type of a group; of one in quarantine it is not known, and it is listed as a classic one."""
+        group = self._context.groups.get(group_id)
+        return _CLASSIC if group is None or _incremental(group) is None else CONSUMER
 
     def _state_of(self, group_id: str) -> str:
         """The state of a group as filters name it."""
         group = self._context.working_on = self._context.groups.get(group_id)
         if group is None or group_id in self._context.quarantine.groups:
             return _QUARANTINED
-        return group.state.value.lower()
+        incremental = _incremental(group)
+        return (group.state if incremental is None else incremental.state).value.lower()
 
     # --- GroupHistory
 
@@ -196,13 +218,18 @@ class Queries:
             deletion.settle(group.group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
         elif not group.is_vacant:
             deletion.settle(group.group_id, error_code.NON_EMPTY_GROUP, "the group has members")
-        elif not group.stored and not self._offsets.on_their_way(group):
+        elif not group.stored and not self._commits.on_their_way(group):
             self._context.forget(group)
             deletion.settle(group.group_id, error_code.NONE)
         else:
             record = self._offsets.group_tombstone(group, "deleted")
             done = partial(deletion.settle, group.group_id, error_code.NONE)
             self._context.append([record], done, holds=group, calls=[deletion.call_id])
+
+
+def _incremental(group: Group) -> IncrementalGroup | None:
+    """What a group is as an incremental one; None: it is classic, or becomes so with a first member."""
+    return None if group.members else group.incremental
 
 
 class _Deletion:

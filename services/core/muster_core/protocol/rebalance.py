@@ -13,11 +13,11 @@ from muster_core import error_code
 from muster_core.events import Push
 from muster_core.features import Feature
 from muster_core.protocol import causes
-from muster_core.protocol.context import LOG_SLOW, ShardContext
+from muster_core.protocol.context import ShardContext
 from muster_core.protocol.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
+from muster_core.state.member import Member, elected_protocol
 from muster_core.waiting.timing_wheel import Timer
 
 Cause = common_pb2.RebalanceCause
@@ -165,7 +165,7 @@ class Rebalancer:
                 group_id=group.group_id,
                 generation=group.generation + 1,
                 protocol_type=group.protocol_type,
-                protocol_name=group.select_protocol(staying) if staying else "",
+                protocol_name=elected_protocol(staying) if staying else "",
                 leader=leader.member_id if leader is not None else "",
                 cause=group.cause,
             )
@@ -182,7 +182,8 @@ class Rebalancer:
 
     def _generation_stored(self, group: Group) -> None:
         if self._context.is_full_with(0):
-            group.forget_generations()
+            group.history.keep_latest()
+            group.weigh()
         if group.state is GroupState.EMPTY:
             return
         same_for_all = self._answer_to_all(group)
@@ -198,8 +199,9 @@ class Rebalancer:
         self.wait_for_syncs(group)
 
     def _refuse_joins(self, group: Group) -> None:
+        text = self._context.log_slow
         for member in group.members.values():
-            if self._context.refuse_join(group, member, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW):
+            if self._context.refuse_join(group, member, error_code.COORDINATOR_NOT_AVAILABLE, text):
                 self.touch(group, member)
 
     def join_answer(

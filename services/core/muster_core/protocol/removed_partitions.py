@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_core.incremental.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition
@@ -34,7 +35,7 @@ class RemovedPartitions:
             return
         new, self._carried_out = removed - self._carried_out, removed
         records = list(self._tombstones(new)) if new else []
-        if note := self._note(new):
+        if new and (note := self._note(new)):
             records.append(note)
         if records:
             self._context.append(records, _nothing, step_bytes=_STEP_BYTES)
@@ -75,6 +76,9 @@ class RemovedPartitions:
         for group in (*self._context.groups.values(), *self._context.held.values()):
             known |= group.subscribed_topics or frozenset()
             known |= {topic for topic, _ in group.owners}
+            if group.incremental is not None:
+                known |= subscribed_topics(group.incremental)
+                known |= {topic for topic, _ in group.incremental.owners}
             known |= {topic_of(topic) for topic, _ in group.offsets.table}
         return known
 

@@ -11,6 +11,24 @@ from muster_core.events import GroupRequest, GroupResponse
 
 Owner = common_pb2.Coordinator | None
 
+IN_QUARANTINE = (
+    "the group is in quarantine: serving it made the coordinator fail twice, see its log; an operator "
+    "releases it with `muster groups release`, or the next version of the servers does"
+)
+_TEXTS: dict[ErrorCode, str] = {
+    error_code.UNKNOWN_MEMBER_ID: "the group has no such member; join with an empty member id",
+    error_code.ILLEGAL_GENERATION: "the group is in another generation; join again",
+    error_code.COORDINATOR_NOT_AVAILABLE: "what becomes of the member is on its way to the log; try again",
+    error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
+    error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
+}
+"""Messages for people, of refusals without one of their own."""
+
+
+def text_of(code: ErrorCode) -> str:
+    """For people, what an error means that is answered without a text of its own; empty: nothing is said."""
+    return _TEXTS.get(code, "")
+
 
 def refusal(
     request: GroupRequest, code: ErrorCode, shard_epoch: int, message: str = "", owner: Owner = None

@@ -1,10 +1,11 @@
 """Limits that shard and process have, and what of the process they ask for."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from muster_core.incremental.target import ServerAssignor
+from muster_core.incremental.target import Expressions, ServerAssignor
 
 
 class Limit(Enum):
@@ -39,6 +40,11 @@ class Room:
         foreign: called for each call that is refused because its member belongs to another identity, with
             group, member or instance id, the caller's identity and its address; empty: not known.
         assignors: what assigns in incremental groups, by name, the default first.
+        log_trouble: why the log takes no records now, for people; empty: it does, or nobody knows.
+        at_once_max: members and partitions up to which they are asked in a turn of the shard; what is larger
+            is left to who carries out `Effects.work`.
+        expressions: what judges subscriptions by expressions; somebody must carry out `Effects.work` then.
+            None: there are none.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -48,6 +54,9 @@ class Room:
     unproven: Callable[[str, str, str], None] = lambda _, __, ___: None
     foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None
     assignors: Mapping[str, ServerAssignor] = field(default_factory=dict)
+    log_trouble: Callable[[], str] = str
+    at_once_max: int = sys.maxsize
+    expressions: Expressions | None = None
 
 
 ALONE = Room()

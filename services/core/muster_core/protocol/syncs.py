@@ -16,7 +16,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.events import Request
 from muster_core.position import Position
-from muster_core.protocol.context import LOG_SLOW, ShardContext
+from muster_core.protocol.context import ShardContext
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
@@ -152,7 +152,7 @@ class Syncs:
         for member in group.members.values():
             if member.sync_call is not None:
                 call_id, member.sync_call = member.sync_call, None
-                self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+                self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._context.log_slow)
                 self._rebalancer.touch(group, member)
 
     def _fill_assignment(

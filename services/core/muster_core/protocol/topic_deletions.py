@@ -114,6 +114,10 @@ class TopicDeletions:
             for record in self._context.on_their_way()
             for member in record.assignment_committed.members
             for topic, _ in partitions_in(member.assignment)
+        ) or any(
+            entry.topic in topics
+            for record in self._context.on_their_way()
+            for entry in record.member_stepped.given
         )
 
     def note_before(self, topics: Iterable[str]) -> None:
@@ -155,6 +159,8 @@ class TopicDeletions:
         for group in (*self._context.groups.values(), *self._context.held.values()):
             yield from (topic_of(partition[0]) for partition, _ in group.offsets)
             yield from (topic for topic, _ in group.owners)
+            if group.incremental is not None:
+                yield from (topic for topic, _ in group.incremental.owners)
 
     @property
     def _records(self) -> bool:

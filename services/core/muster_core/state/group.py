@@ -1,8 +1,7 @@
 """A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -14,10 +13,9 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.target import subscribed_topics
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
-from muster_core.sharding import java_map_bucket
 from muster_core.state.claims import topics_claimed
 from muster_core.state.group_state import GroupState, check_transition
-from muster_core.state.history import GenerationEntry
+from muster_core.state.history import History
 from muster_core.state.holdings import (
     COPIES,
     GROUP_BYTES,
@@ -28,7 +26,7 @@ from muster_core.state.holdings import (
     Holdings,
 )
 from muster_core.state.member import Member
-from muster_core.state.member_secret import OPEN, Lock
+from muster_core.state.member_secret import OPEN, Lock, lock_of
 from muster_core.state.offset_store import OffsetStore
 from muster_core.state.protocols import Protocols, Supporters
 from muster_core.state.published import TopicPartition, topics_in
@@ -38,9 +36,7 @@ from muster_core.waiting.timing_wheel import Timer
 CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
 
-
 _NOBODY = ("", None)
-
 _DRAWN_CHARACTERS = 18
 """The second half of a UUID as text, with the dash before it."""
 
@@ -125,8 +121,7 @@ class Group:
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
         self.ends = ReportedEnds()
-        self.history: deque[GenerationEntry] = deque()
-        self._history_length = history_length
+        self.history = History(history_length)
         self.incremental: IncrementalGroup | None = None
         self.stored = True
         self.in_flight = False
@@ -140,7 +135,6 @@ class Group:
         self._parked_joins = 0
         self._pending_bytes = 0
         self._assigned_bytes = 0
-        self._history_bytes = 0
         self._holdings: Holdings | None = None
         self.held_bytes = 0
 
@@ -163,7 +157,14 @@ class Group:
         """Counts what it holds; as fast with many members and offsets as with few."""
         if self._holdings is None:
             return
-        held_bytes = (
+        held_bytes = self.weight_bytes
+        self._holdings.bytes += held_bytes - self.held_bytes
+        self.held_bytes = held_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """What it holds now, also where it counts nowhere yet."""
+        return (
             self._own_bytes
             + MEMBER_BYTES * len(self.members)
             + COPIES * self._size_bytes
@@ -172,11 +173,9 @@ class Group:
             + OWNED_PARTITION_BYTES * len(self.owners)
             + self.offsets.held_bytes
             + self.ends.held_bytes
-            + self._history_bytes
+            + self.history.held_bytes
             + (self.incremental.held_bytes if self.incremental is not None else 0)
         )
-        self._holdings.bytes += held_bytes - self.held_bytes
-        self.held_bytes = held_bytes
 
     @property
     def assigned_bytes(self) -> int:
@@ -185,6 +184,8 @@ class Group:
 
     def renew(self, topics: frozenset[str]) -> bool:
         """Topics were deleted; whether members own anything of them, or have yet to release it."""
+        if self.incremental is not None:
+            return not topics.isdisjoint(topic for topic, _ in self.incremental.owners)
         owned = topics & {topic for topic, _ in self.owners}
         if not topics.isdisjoint(self.subscribed_topics or topics):
             owned |= topics & topics_claimed(self.members.values())
@@ -232,6 +233,12 @@ class Group:
         if self.incremental is not None:
             return self.incremental.owners.get(partition, "")
         return self.owners.get(partition, _NOBODY)[0]
+
+    def holder_of(self, instance_id: str) -> str:
+        """The member that has a static id; empty: none."""
+        if self.incremental is not None and instance_id in self.incremental.statics:
+            return self.incremental.statics[instance_id]
+        return self.static_members.get(instance_id, "")
 
     # --- members
 
@@ -354,41 +361,6 @@ class Group:
         """About what its members take in the record of a generation."""
         return self._size_bytes
 
-    # --- history
-
-    def remember(self, entry: GenerationEntry) -> None:
-        """A generation was begun; the oldest one goes when there are too many."""
-        entry.follow(self.history[-1] if self.history else None)
-        self.history.append(entry)
-        self._history_bytes += entry.held_bytes
-        if len(self.history) > self._history_length:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        self._history_bytes -= self.history.popleft().held_bytes
-        oldest = self.history[0]
-        self._history_bytes -= oldest.held_bytes
-        oldest.follow(None)  # what it shared is its own now
-        self._history_bytes += oldest.held_bytes
-
-    @contextmanager
-    def adding_to_history(self) -> Iterator[GenerationEntry]:
-        """The latest generation, for something to be added to it."""
-        latest = self.history[-1]
-        self._history_bytes -= latest.held_bytes
-        yield latest
-        self._history_bytes += latest.held_bytes
-
-    def forget_generations(self) -> None:
-        """Remembers no generation but the latest."""
-        if self.history:
-            latest = self.history[-1]
-            self.history.clear()
-            latest.follow(None)
-            self.history.append(latest)
-            self._history_bytes = latest.held_bytes
-            self.weigh()
-
     # --- ids
 
     def give_out(self, member_id: str, timer: Timer, identity: str = "", lock: Lock = OPEN) -> None:
@@ -428,11 +400,15 @@ class Group:
 
     def identity_of(self, member_id: str) -> str:
         """Whom a member belongs to, or an id that was not used yet; empty: nobody, or there is none."""
+        if self.incremental is not None and member_id in self.incremental.members:
+            return self.incremental.members[member_id].told.identity
         member = self.members.get(member_id)
         return self._pending_identities.get(member_id, "") if member is None else member.identity
 
     def lock_of(self, member_id: str) -> Lock:
         """What the secret of a caller with this id is compared with, be it a member's or not used yet."""
+        if self.incremental is not None and member_id in self.incremental.members:
+            return lock_of(self.incremental.members[member_id].told.secret_hash)
         member = self.members.get(member_id)
         return self._pending_locks.get(member_id, OPEN) if member is None else member.lock
 
@@ -495,26 +471,6 @@ class Group:
     def common_protocols(self) -> frozenset[str]:
         """What every member supports."""
         return self._supporters.by_all
-
-    def select_protocol(self, members: Iterable[Member]) -> str:
-        """The protocol that most of these members prefer among those all support (JG-38).
-
-        With equal votes Kafka takes the first in the order of its hash map, and so does this (JG-39): any
-        fixed rule would do, but with this one a recorded broker can be the judge.
-
-        Raises:
-            ValueError: there are no members (conformance JG-40).
-        """
-        voters = list(members)
-        if not voters:
-            raise ValueError(f"group {self.group_id!r} has no members to select a protocol")
-        alike = {member.terms.protocols.names: member for member in voters}
-        counts = Counter([member.terms.protocols.names for member in voters])
-        candidates = set.intersection(*(set(names) for names in alike))
-        votes: Counter[str] = Counter()
-        for names, member in alike.items():
-            votes[member.vote(candidates)] += counts[names]
-        return min(votes, key=lambda name: (-votes[name], java_map_bucket(name)))
 
     # --- published subscriptions
 

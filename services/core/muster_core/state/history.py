@@ -1,6 +1,8 @@
 """The timeline of a group: its last generations, with cause and what moved."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -8,6 +10,7 @@ from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
+from muster_core.incremental.member import Told
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import GENERATION_BYTES, MOVE_BYTES, PARTICIPANT_BYTES
@@ -30,7 +33,7 @@ class Participant(NamedTuple):
     host: str
 
     @classmethod
-    def of(cls, member: "Member | coordinator_pb2.GroupHistoryResponse.Member") -> "Participant":
+    def of(cls, member: "Member | Told | coordinator_pb2.GroupHistoryResponse.Member") -> "Participant":
         """The member as it is now, or as `GenerationEntry.to_proto` wrote it."""
         return _new(cls, _named(member))  # half the time: a join phase of thousands makes one for each
 
@@ -120,6 +123,51 @@ class GenerationEntry:
             moves=list(message.moves),
             moves_truncated=message.moves_truncated,
         )
+
+
+class History(deque[GenerationEntry]):
+    """The last generations of a group, the oldest first.
+
+    Attributes:
+        held_bytes: about what they take in memory.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self._length = length
+        self.held_bytes = 0
+
+    def remember(self, entry: GenerationEntry) -> None:
+        """A generation was begun; the oldest one goes when there are too many."""
+        entry.follow(self[-1] if self else None)
+        self.append(entry)
+        self.held_bytes += entry.held_bytes
+        if len(self) > self._length:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self.held_bytes -= self.popleft().held_bytes
+        oldest = self[0]
+        self.held_bytes -= oldest.held_bytes
+        oldest.follow(None)  # what it shared is its own now
+        self.held_bytes += oldest.held_bytes
+
+    @contextmanager
+    def adding(self) -> Iterator[GenerationEntry]:
+        """The latest generation, for something to be added to it."""
+        latest = self[-1]
+        self.held_bytes -= latest.held_bytes
+        yield latest
+        self.held_bytes += latest.held_bytes
+
+    def keep_latest(self) -> None:
+        """Remembers no generation but the latest."""
+        if self:
+            latest = self[-1]
+            self.clear()
+            latest.follow(None)
+            self.append(latest)
+            self.held_bytes = latest.held_bytes
 
 
 def _weight_of(move: coordinator_pb2.GroupHistoryResponse.Move) -> int:

@@ -1,12 +1,14 @@
 """A member of a group."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
+from muster_core.sharding import java_map_bucket
 from muster_core.state.member_secret import OPEN, lock_of
 from muster_core.state.terms import NO_TERMS, Terms, template_of, terms_of_record
 from muster_core.waiting.timing_wheel import Timer
@@ -250,3 +252,23 @@ class Member:
         record = records_pb2.Member()
         self.write(record)
         return record
+
+
+def elected_protocol(members: Collection[Member]) -> str:
+    """The protocol that most of these members prefer among those all support (JG-38).
+
+    With equal votes Kafka takes the first in the order of its hash map, and so does this (JG-39): any fixed
+    rule would do, but with this one a recorded broker can be the judge.
+
+    Raises:
+        ValueError: there are no members (conformance JG-40).
+    """
+    if not members:
+        raise ValueError("there are no members to elect a protocol")
+    alike = {member.terms.protocols.names: member for member in members}
+    counts = Counter([member.terms.protocols.names for member in members])
+    candidates = set.intersection(*(set(names) for names in alike))
+    votes: Counter[str] = Counter()
+    for names, member in alike.items():
+        votes[member.vote(candidates)] += counts[names]
+    return min(votes, key=lambda name: (-votes[name], java_map_bucket(name)))

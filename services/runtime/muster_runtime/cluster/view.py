@@ -1,7 +1,6 @@
 """What a process knows of the cluster: pushed by metadata, and kept here."""
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime import clock
 from muster_runtime.about import software_version
 from muster_runtime.addresses import Address
+from muster_runtime.chance import between, one_of
 from muster_runtime.cluster.merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.reads import read_within
@@ -83,7 +83,7 @@ class ClusterView:
     ) -> None:
         self._channels = channels
         self._request = watcher.request()
-        self._instance = random.randrange(len(channels)) if first is None else first  # noqa: S311
+        self._instance = one_of(len(channels)) if first is None else first
         self._first_view_timeout_s = first_view_timeout_ms / 1000
         self._cluster: discovery_pb2.Cluster | None = None
         self._catalog: metadata_pb2.TopicCatalog | None = None
@@ -319,4 +319,4 @@ class ClusterView:
 
 def _pause_ms(rounds: int) -> float:
     longest = min(BACKOFF_MAX_MS, BACKOFF_MIN_MS << min(rounds, 10))
-    return longest * (0.5 + random.random() / 2)  # noqa: S311
+    return longest * between(0.5, 1)

@@ -175,7 +175,7 @@ class Guard:
                 None if service.startswith(INTERNAL_PACKAGE) else self._given_up,
             ),
             decode,
-            handler.response_serializer,
+            _encoder(handler.response_serializer),
         )
 
     def _behaviour(self, method: str, handler: Any) -> Handler:
@@ -186,10 +186,14 @@ class Guard:
         if handler.response_streaming:
             return self._with_request(method, self._stream(method, handler.unary_stream))
         unary = self._unary(method, handler.unary_unary)
-        return self._one_to_one(method, self._telemetry.watching(method, unary))
+        encode = handler.response_serializer
+        return self._one_to_one(method, self._telemetry.watching(method, unary), encode)
 
-    def _one_to_one(self, method: str, unary: Handler) -> Handler:
-        """Reads the request and gives the answer; it is unread until the task of the call has ended."""
+    def _one_to_one(self, method: str, unary: Handler, encode: Callable[[Any], bytes]) -> Handler:
+        """Reads the request and gives the answer; it is unread until the task of the call has ended.
+
+        It is encoded here: to ask a message for its size encodes it too.
+        """
         deadlines = self._deadlines
         unread = self._unread
         read = self._awaited.read
@@ -202,7 +206,8 @@ class Guard:
                 connection.take_bytes(request.ByteSize())
             answer = await unary(request, context)
             if not context.done():
-                unread.add(context, answer)
+                answer = encode(answer)
+                unread.add(context, len(answer))
             return answer
 
         async def call(_: Any, context: Any) -> Any:
@@ -295,6 +300,15 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
         raise refusal
 
     return checked
+
+
+def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """An encoder that leaves alone what is encoded already."""
+
+    def encoded(answer: Any) -> bytes:
+        return answer if type(answer) is bytes else encode(answer)
+
+    return encoded
 
 
 def _written(behaviour: Callable[..., AsyncIterator[Any]]) -> Handler:

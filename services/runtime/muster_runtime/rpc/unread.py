@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import structlog
-from google.protobuf.message import Message
 
 from muster_runtime.clock import boot_ms
 from muster_runtime.rpc.refusals import ResourceExhausted
@@ -171,15 +170,18 @@ class Unread:
         self._answers: dict[object, _Answer] = {}  # by the task of the call, the oldest first
         self._checker: asyncio.TimerHandle | None = None
 
-    def add(self, context: Any, message: Message) -> None:
+    def add(self, context: Any, size_bytes: int) -> None:
         """Takes in the answer that the task of a call is about to give to gRPC.
 
         gRPC lets the task end when the caller has the answer, or is gone.
 
+        Args:
+            context: of the call.
+            size_bytes: how large the answer is.
+
         Raises:
             ResourceExhausted: too much is unread by others.
         """
-        size_bytes = message.ByteSize()
         if size_bytes > _SMALL_BYTES and self.bytes + size_bytes > self._max_bytes:
             self._cut_off_older(_PATIENCE_MS)
             raise ResourceExhausted(

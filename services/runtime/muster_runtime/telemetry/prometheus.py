@@ -70,7 +70,7 @@ class PrometheusEndpoint:
 class _Handler(WSGIRequestHandler):
     timeout = CONNECTION_TIMEOUT_S
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, *_: Any, **__: Any) -> None:
         """Scrapes are not logged."""
 
 

@@ -12,7 +12,7 @@ from muster_runtime.telemetry.tracing import ALWAYS, TRACEPARENT, Tracing, conte
 CURRENT: ContextVar[Span | None] = ContextVar("muster_span", default=None)
 """The span of what is being done now; what is sent meanwhile belongs to it."""
 
-UNTRACED = frozenset({"Heartbeat", "Check"})
+UNTRACED = frozenset({"Heartbeat", "ConsumerGroupHeartbeat", "Check"})
 """Calls that are too many and say too little."""
 REBALANCING = frozenset({"JoinGroup", "SyncGroup", "LeaveGroup"})
 """Calls that are traced always: they are few, and a rebalance links to them."""

@@ -44,6 +44,10 @@ class _GroupStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupState
     """The assignment is stored and handed out."""
     GROUP_STATE_DEAD: _GroupState.ValueType  # 5
     """No such group."""
+    GROUP_STATE_ASSIGNING: _GroupState.ValueType  # 6
+    """Incremental: what it assigns by has changed, and there is no target for that yet."""
+    GROUP_STATE_RECONCILING: _GroupState.ValueType  # 7
+    """Incremental: members are brought towards the target."""
 
 class GroupState(_GroupState, metaclass=_GroupStateEnumTypeWrapper):
     """Where a group stands."""
@@ -60,6 +64,10 @@ GROUP_STATE_STABLE: GroupState.ValueType  # 4
 """The assignment is stored and handed out."""
 GROUP_STATE_DEAD: GroupState.ValueType  # 5
 """No such group."""
+GROUP_STATE_ASSIGNING: GroupState.ValueType  # 6
+"""Incremental: what it assigns by has changed, and there is no target for that yet."""
+GROUP_STATE_RECONCILING: GroupState.ValueType  # 7
+"""Incremental: members are brought towards the target."""
 Global___GroupState: _TypeAlias = GroupState  # noqa: Y015
 
 @_typing.final
@@ -683,6 +691,7 @@ class OffsetCommitRequest(_message.Message):
         OFFSET_FIELD_NUMBER: _builtins.int
         LEADER_EPOCH_FIELD_NUMBER: _builtins.int
         METADATA_FIELD_NUMBER: _builtins.int
+        TOKEN_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         """Number of the partition, from 0."""
         offset: _builtins.int
@@ -691,6 +700,12 @@ class OffsetCommitRequest(_message.Message):
         """Epoch of the source at that position, -1: unknown. Kept as it is."""
         metadata: _builtins.str
         """Anything the worker wants to find again, at most 4,096 bytes by default."""
+        @_builtins.property
+        def token(self) -> _common_pb2.Position:
+            """Of a member of an incremental group: the token under which it has the partition. Then the commit is judged by its
+            tokens and not by `member_epoch`, and all its partitions need one. Absent: the commit is judged as in Kafka.
+            """
+
         def __init__(
             self,
             *,
@@ -698,10 +713,11 @@ class OffsetCommitRequest(_message.Message):
             offset: _builtins.int = ...,
             leader_epoch: _builtins.int = ...,
             metadata: _builtins.str = ...,
+            token: _common_pb2.Position | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "token", b"token"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1396,6 +1412,7 @@ class DescribeGroupsResponse(_message.Message):
         SHARD_EPOCH_FIELD_NUMBER: _builtins.int
         COORDINATOR_FIELD_NUMBER: _builtins.int
         ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+        TYPE_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group."""
         error_code: _common_pb2.ErrorCode.ValueType
@@ -1416,6 +1433,10 @@ class DescribeGroupsResponse(_message.Message):
         """Epoch of the ownership."""
         error_message: _builtins.str
         """Explanation for people; empty without an error."""
+        type: _builtins.str
+        """`classic`, or `consumer`: an incremental group, of which ConsumerGroupDescribe shows more. Its generation is its
+        epoch, and metadata and assignments of its members are made from what the coordinator knows.
+        """
         @_builtins.property
         def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeGroupsResponse.Member]:
             """Its members, by id."""
@@ -1444,10 +1465,11 @@ class DescribeGroupsResponse(_message.Message):
             shard_epoch: _builtins.int = ...,
             coordinator: _common_pb2.Coordinator | None = ...,
             error_message: _builtins.str = ...,
+            type: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "shard_epoch", b"shard_epoch", "state", b"state", "state_since_ms", b"state_since_ms"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "shard_epoch", b"shard_epoch", "state", b"state", "state_since_ms", b"state_since_ms", "type", b"type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1489,7 +1511,7 @@ class ListGroupsRequest(_message.Message):
 
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Types of groups; only `classic` exists (KIP-848 adds others in Kafka); none: all."""
+        """Types of groups: `classic`, `consumer` (incremental, KIP-848); none: all."""
 
     def __init__(
         self,
@@ -1531,7 +1553,7 @@ class ListGroupsResponse(_message.Message):
         state: Global___GroupState.ValueType
         """Its state."""
         type: _builtins.str
-        """Always `classic`."""
+        """`classic` or `consumer`."""
         quarantined: _builtins.bool
         """Whether it is in quarantine; then its state is not known. Default false."""
         def __init__(

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from muster_protos.muster.v1 import coordinator_pb2 as muster_dot_v1_dot_coordinator__pb2
+from muster_protos.muster.v1 import incremental_pb2 as muster_dot_v1_dot_incremental__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -96,6 +97,16 @@ class GroupCoordinatorServiceStub(object):
                 request_serializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupResponse.FromString,
                 _registered_method=True)
+        self.ConsumerGroupHeartbeat = channel.unary_unary(
+                '/muster.v1.GroupCoordinatorService/ConsumerGroupHeartbeat',
+                request_serializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupHeartbeatRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupHeartbeatResponse.FromString,
+                _registered_method=True)
+        self.ConsumerGroupDescribe = channel.unary_unary(
+                '/muster.v1.GroupCoordinatorService/ConsumerGroupDescribe',
+                request_serializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeResponse.FromString,
+                _registered_method=True)
 
 
 class GroupCoordinatorServiceServicer(object):
@@ -187,6 +198,20 @@ class GroupCoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConsumerGroupHeartbeat(self, request, context):
+        """A member of an incremental group joins, stays, gives partitions back or leaves (KIP-848). Feature `incremental-groups`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConsumerGroupDescribe(self, request, context):
+        """Describes incremental groups: epochs, members, what each has, gives back and should have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -249,6 +274,16 @@ def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
                     servicer.ReleaseGroup,
                     request_deserializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupRequest.FromString,
                     response_serializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupResponse.SerializeToString,
+            ),
+            'ConsumerGroupHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumerGroupHeartbeat,
+                    request_deserializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupHeartbeatRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupHeartbeatResponse.SerializeToString,
+            ),
+            'ConsumerGroupDescribe': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumerGroupDescribe,
+                    request_deserializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -577,6 +612,60 @@ class GroupCoordinatorService(object):
             '/muster.v1.GroupCoordinatorService/ReleaseGroup',
             muster_dot_v1_dot_coordinator__pb2.ReleaseGroupRequest.SerializeToString,
             muster_dot_v1_dot_coordinator__pb2.ReleaseGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumerGroupHeartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.GroupCoordinatorService/ConsumerGroupHeartbeat',
+            muster_dot_v1_dot_incremental__pb2.ConsumerGroupHeartbeatRequest.SerializeToString,
+            muster_dot_v1_dot_incremental__pb2.ConsumerGroupHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumerGroupDescribe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.GroupCoordinatorService/ConsumerGroupDescribe',
+            muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeRequest.SerializeToString,
+            muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

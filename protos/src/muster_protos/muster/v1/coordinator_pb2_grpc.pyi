@@ -12,6 +12,7 @@ changes nothing.
 from collections import abc as _abc
 from grpc import aio as _aio
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
+from muster_protos.muster.v1 import incremental_pb2 as _incremental_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -65,6 +66,10 @@ class GroupCoordinatorServiceStub:
     """The last generations of a group: when, why, who, what moved."""
     ReleaseGroup: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReleaseGroupRequest, _coordinator_pb2.ReleaseGroupResponse]
     """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators."""
+    ConsumerGroupHeartbeat: _grpc.UnaryUnaryMultiCallable[_incremental_pb2.ConsumerGroupHeartbeatRequest, _incremental_pb2.ConsumerGroupHeartbeatResponse]
+    """A member of an incremental group joins, stays, gives partitions back or leaves (KIP-848). Feature `incremental-groups`."""
+    ConsumerGroupDescribe: _grpc.UnaryUnaryMultiCallable[_incremental_pb2.ConsumerGroupDescribeRequest, _incremental_pb2.ConsumerGroupDescribeResponse]
+    """Describes incremental groups: epochs, members, what each has, gives back and should have."""
 
 @_typing.type_check_only
 class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
@@ -97,6 +102,10 @@ class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
     """The last generations of a group: when, why, who, what moved."""
     ReleaseGroup: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReleaseGroupRequest, _coordinator_pb2.ReleaseGroupResponse]  # type: ignore[assignment]
     """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators."""
+    ConsumerGroupHeartbeat: _aio.UnaryUnaryMultiCallable[_incremental_pb2.ConsumerGroupHeartbeatRequest, _incremental_pb2.ConsumerGroupHeartbeatResponse]  # type: ignore[assignment]
+    """A member of an incremental group joins, stays, gives partitions back or leaves (KIP-848). Feature `incremental-groups`."""
+    ConsumerGroupDescribe: _aio.UnaryUnaryMultiCallable[_incremental_pb2.ConsumerGroupDescribeRequest, _incremental_pb2.ConsumerGroupDescribeResponse]  # type: ignore[assignment]
+    """Describes incremental groups: epochs, members, what each has, gives back and should have."""
 
 class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator that owns the group's shard (CoordinatorDiscoveryService finds it).
@@ -198,5 +207,21 @@ class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ReleaseGroupResponse, _abc.Awaitable[_coordinator_pb2.ReleaseGroupResponse]]:
         """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators."""
+
+    @_abc_1.abstractmethod
+    def ConsumerGroupHeartbeat(
+        self,
+        request: _incremental_pb2.ConsumerGroupHeartbeatRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_incremental_pb2.ConsumerGroupHeartbeatResponse, _abc.Awaitable[_incremental_pb2.ConsumerGroupHeartbeatResponse]]:
+        """A member of an incremental group joins, stays, gives partitions back or leaves (KIP-848). Feature `incremental-groups`."""
+
+    @_abc_1.abstractmethod
+    def ConsumerGroupDescribe(
+        self,
+        request: _incremental_pb2.ConsumerGroupDescribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_incremental_pb2.ConsumerGroupDescribeResponse, _abc.Awaitable[_incremental_pb2.ConsumerGroupDescribeResponse]]:
+        """Describes incremental groups: epochs, members, what each has, gives back and should have."""
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer: GroupCoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

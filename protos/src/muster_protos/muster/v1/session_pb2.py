@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 from muster_protos.muster.v1 import coordinator_pb2 as muster_dot_v1_dot_coordinator__pb2
+from muster_protos.muster.v1 import incremental_pb2 as muster_dot_v1_dot_incremental__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17muster/v1/session.proto\x12\tmuster.v1\x1a\x16muster/v1/common.proto\x1a\x1bmuster/v1/coordinator.proto\"8\n\x0eSessionRequest\x12&\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x16.muster.v1.ClientFrame\"\xc4\x01\n\x0b\x43lientFrame\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.muster.v1.HelloH\x00\x12#\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x11.muster.v1.AttachH\x00\x12#\n\x06\x64\x65tach\x18\x03 \x01(\x0b\x32\x11.muster.v1.DetachH\x00\x12\x1f\n\x04\x62\x65\x61t\x18\x04 \x01(\x0b\x32\x0f.muster.v1.BeatH\x00\x12\x1f\n\x04\x63\x61ll\x18\x05 \x01(\x0b\x32\x0f.muster.v1.CallH\x00\x42\x06\n\x04kind\"J\n\x05Hello\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x18\n\x10\x62\x65\x61t_interval_ms\x18\x02 \x01(\r\x12\x14\n\x0cknows_unsure\x18\x03 \x01(\x08\"x\n\x06\x41ttach\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x19\n\x11group_instance_id\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x05\x12\x1a\n\rmember_secret\x18\x05 \x01(\x0c\x42\x03\x80\x01\x01\"-\n\x06\x44\x65tach\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\",\n\x04\x42\x65\x61t\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x02 \x01(\x04\"\xf4\x02\n\x04\x43\x61ll\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x31\n\njoin_group\x18\x02 \x01(\x0b\x32\x1b.muster.v1.JoinGroupRequestH\x00\x12\x31\n\nsync_group\x18\x03 \x01(\x0b\x32\x1b.muster.v1.SyncGroupRequestH\x00\x12\x30\n\theartbeat\x18\x04 \x01(\x0b\x32\x1b.muster.v1.HeartbeatRequestH\x00\x12\x33\n\x0bleave_group\x18\x05 \x01(\x0b\x32\x1c.muster.v1.LeaveGroupRequestH\x00\x12\x37\n\roffset_commit\x18\x06 \x01(\x0b\x32\x1e.muster.v1.OffsetCommitRequestH\x00\x12\x35\n\x0coffset_fetch\x18\x07 \x01(\x0b\x32\x1d.muster.v1.OffsetFetchRequestH\x00\x12\x13\n\x0btraceparent\x18\x08 \x01(\tB\t\n\x07request\"9\n\x0fSessionResponse\x12&\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x16.muster.v1.ServerFrame\"\xd2\x02\n\x0bServerFrame\x12\x30\n\rattach_result\x18\x01 \x01(\x0b\x32\x17.muster.v1.AttachResultH\x00\x12&\n\x08\x62\x65\x61t_ack\x18\x02 \x01(\x0b\x32\x12.muster.v1.BeatAckH\x00\x12!\n\x05reply\x18\x03 \x01(\x0b\x32\x10.muster.v1.ReplyH\x00\x12\x38\n\x11rebalance_started\x18\x04 \x01(\x0b\x32\x1b.muster.v1.RebalanceStartedH\x00\x12#\n\x06\x66\x65nced\x18\x05 \x01(\x0b\x32\x11.muster.v1.FencedH\x00\x12\x38\n\x11\x63oordinator_moved\x18\x06 \x01(\x0b\x32\x1b.muster.v1.CoordinatorMovedH\x00\x12%\n\x07goodbye\x18\x07 \x01(\x0b\x32\x12.muster.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\xaf\x01\n\x0c\x41ttachResult\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\nerror_code\x18\x03 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12+\n\x0b\x63oordinator\x18\x05 \x01(\x0b\x32\x16.muster.v1.Coordinator\x12\x0e\n\x06unsure\x18\x06 \x01(\x08\"D\n\x07\x42\x65\x61tAck\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12)\n\x07unheard\x18\x02 \x03(\x0b\x32\x18.muster.v1.UnheardMember\"\x83\x01\n\rUnheardMember\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\nerror_code\x18\x03 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x0e\n\x06unsure\x18\x04 \x01(\x08\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\"\x92\x03\n\x05Reply\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x32\n\njoin_group\x18\x02 \x01(\x0b\x32\x1c.muster.v1.JoinGroupResponseH\x00\x12\x32\n\nsync_group\x18\x03 \x01(\x0b\x32\x1c.muster.v1.SyncGroupResponseH\x00\x12\x31\n\theartbeat\x18\x04 \x01(\x0b\x32\x1c.muster.v1.HeartbeatResponseH\x00\x12\x34\n\x0bleave_group\x18\x05 \x01(\x0b\x32\x1d.muster.v1.LeaveGroupResponseH\x00\x12\x38\n\roffset_commit\x18\x06 \x01(\x0b\x32\x1f.muster.v1.OffsetCommitResponseH\x00\x12\x36\n\x0coffset_fetch\x18\x07 \x01(\x0b\x32\x1e.muster.v1.OffsetFetchResponseH\x00\x12)\n\x07refused\x18\x08 \x01(\x0b\x32\x16.muster.v1.CallRefusedH\x00\x42\n\n\x08response\"U\n\x0b\x43\x61llRefused\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x04 \x01(\r\"\x8a\x01\n\x10RebalanceStarted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\"\x96\x01\n\x06\x46\x65nced\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\nerror_code\x18\x03 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\"d\n\x10\x43oordinatorMoved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12+\n\x0b\x63oordinator\x18\x03 \x01(\x0b\x32\x16.muster.v1.Coordinator\"D\n\x07Goodbye\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.muster.v1.GoodbyeReason\x12\x0f\n\x07message\x18\x02 \x01(\t*\x80\x01\n\rGoodbyeReason\x12\x1e\n\x1aGOODBYE_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17GOODBYE_REASON_DRAINING\x10\x01\x12\x16\n\x12GOODBYE_REASON_AGE\x10\x02\x12\x1a\n\x16GOODBYE_REASON_REFUSED\x10\x03\x32[\n\x13GroupSessionService\x12\x44\n\x07Session\x12\x19.muster.v1.SessionRequest\x1a\x1a.muster.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17muster/v1/session.proto\x12\tmuster.v1\x1a\x16muster/v1/common.proto\x1a\x1bmuster/v1/coordinator.proto\x1a\x1bmuster/v1/incremental.proto\"8\n\x0eSessionRequest\x12&\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x16.muster.v1.ClientFrame\"\xc4\x01\n\x0b\x43lientFrame\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.muster.v1.HelloH\x00\x12#\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x11.muster.v1.AttachH\x00\x12#\n\x06\x64\x65tach\x18\x03 \x01(\x0b\x32\x11.muster.v1.DetachH\x00\x12\x1f\n\x04\x62\x65\x61t\x18\x04 \x01(\x0b\x32\x0f.muster.v1.BeatH\x00\x12\x1f\n\x04\x63\x61ll\x18\x05 \x01(\x0b\x32\x0f.muster.v1.CallH\x00\x42\x06\n\x04kind\"J\n\x05Hello\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x18\n\x10\x62\x65\x61t_interval_ms\x18\x02 \x01(\r\x12\x14\n\x0cknows_unsure\x18\x03 \x01(\x08\"x\n\x06\x41ttach\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x19\n\x11group_instance_id\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x05\x12\x1a\n\rmember_secret\x18\x05 \x01(\x0c\x42\x03\x80\x01\x01\"-\n\x06\x44\x65tach\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\",\n\x04\x42\x65\x61t\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x02 \x01(\x04\"\xd6\x03\n\x04\x43\x61ll\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x31\n\njoin_group\x18\x02 \x01(\x0b\x32\x1b.muster.v1.JoinGroupRequestH\x00\x12\x31\n\nsync_group\x18\x03 \x01(\x0b\x32\x1b.muster.v1.SyncGroupRequestH\x00\x12\x30\n\theartbeat\x18\x04 \x01(\x0b\x32\x1b.muster.v1.HeartbeatRequestH\x00\x12\x33\n\x0bleave_group\x18\x05 \x01(\x0b\x32\x1c.muster.v1.LeaveGroupRequestH\x00\x12\x37\n\roffset_commit\x18\x06 \x01(\x0b\x32\x1e.muster.v1.OffsetCommitRequestH\x00\x12\x35\n\x0coffset_fetch\x18\x07 \x01(\x0b\x32\x1d.muster.v1.OffsetFetchRequestH\x00\x12L\n\x18\x63onsumer_group_heartbeat\x18\t \x01(\x0b\x32(.muster.v1.ConsumerGroupHeartbeatRequestH\x00\x12\x12\n\nconnection\x18\n \x01(\x04\x12\x13\n\x0btraceparent\x18\x08 \x01(\tB\t\n\x07request\"9\n\x0fSessionResponse\x12&\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x16.muster.v1.ServerFrame\"\x80\x03\n\x0bServerFrame\x12\x30\n\rattach_result\x18\x01 \x01(\x0b\x32\x17.muster.v1.AttachResultH\x00\x12&\n\x08\x62\x65\x61t_ack\x18\x02 \x01(\x0b\x32\x12.muster.v1.BeatAckH\x00\x12!\n\x05reply\x18\x03 \x01(\x0b\x32\x10.muster.v1.ReplyH\x00\x12\x38\n\x11rebalance_started\x18\x04 \x01(\x0b\x32\x1b.muster.v1.RebalanceStartedH\x00\x12#\n\x06\x66\x65nced\x18\x05 \x01(\x0b\x32\x11.muster.v1.FencedH\x00\x12\x38\n\x11\x63oordinator_moved\x18\x06 \x01(\x0b\x32\x1b.muster.v1.CoordinatorMovedH\x00\x12%\n\x07goodbye\x18\x07 \x01(\x0b\x32\x12.muster.v1.GoodbyeH\x00\x12,\n\x0bmember_news\x18\x08 \x01(\x0b\x32\x15.muster.v1.MemberNewsH\x00\x42\x06\n\x04kind\"\xaf\x01\n\x0c\x41ttachResult\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\nerror_code\x18\x03 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12+\n\x0b\x63oordinator\x18\x05 \x01(\x0b\x32\x16.muster.v1.Coordinator\x12\x0e\n\x06unsure\x18\x06 \x01(\x08\"D\n\x07\x42\x65\x61tAck\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12)\n\x07unheard\x18\x02 \x03(\x0b\x32\x18.muster.v1.UnheardMember\"\x83\x01\n\rUnheardMember\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\nerror_code\x18\x03 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x0e\n\x06unsure\x18\x04 \x01(\x08\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\"\xe1\x03\n\x05Reply\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x32\n\njoin_group\x18\x02 \x01(\x0b\x32\x1c.muster.v1.JoinGroupResponseH\x00\x12\x32\n\nsync_group\x18\x03 \x01(\x0b\x32\x1c.muster.v1.SyncGroupResponseH\x00\x12\x31\n\theartbeat\x18\x04 \x01(\x0b\x32\x1c.muster.v1.HeartbeatResponseH\x00\x12\x34\n\x0bleave_group\x18\x05 \x01(\x0b\x32\x1d.muster.v1.LeaveGroupResponseH\x00\x12\x38\n\roffset_commit\x18\x06 \x01(\x0b\x32\x1f.muster.v1.OffsetCommitResponseH\x00\x12\x36\n\x0coffset_fetch\x18\x07 \x01(\x0b\x32\x1e.muster.v1.OffsetFetchResponseH\x00\x12M\n\x18\x63onsumer_group_heartbeat\x18\t \x01(\x0b\x32).muster.v1.ConsumerGroupHeartbeatResponseH\x00\x12)\n\x07refused\x18\x08 \x01(\x0b\x32\x16.muster.v1.CallRefusedH\x00\x42\n\n\x08response\"U\n\x0b\x43\x61llRefused\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x04 \x01(\r\"\x8a\x01\n\x10RebalanceStarted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\"\xaa\x01\n\x06\x46\x65nced\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\nerror_code\x18\x03 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\x12\x12\n\nmember_seq\x18\x06 \x01(\x04\"o\n\nMemberNews\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nmember_seq\x18\x02 \x01(\x04\x12;\n\x08response\x18\x03 \x01(\x0b\x32).muster.v1.ConsumerGroupHeartbeatResponse\"d\n\x10\x43oordinatorMoved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12+\n\x0b\x63oordinator\x18\x03 \x01(\x0b\x32\x16.muster.v1.Coordinator\"D\n\x07Goodbye\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.muster.v1.GoodbyeReason\x12\x0f\n\x07message\x18\x02 \x01(\t*\x80\x01\n\rGoodbyeReason\x12\x1e\n\x1aGOODBYE_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17GOODBYE_REASON_DRAINING\x10\x01\x12\x16\n\x12GOODBYE_REASON_AGE\x10\x02\x12\x1a\n\x16GOODBYE_REASON_REFUSED\x10\x03\x32[\n\x13GroupSessionService\x12\x44\n\x07Session\x12\x19.muster.v1.SessionRequest\x1a\x1a.muster.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,44 +36,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ATTACH'].fields_by_name['member_secret']._loaded_options = None
   _globals['_ATTACH'].fields_by_name['member_secret']._serialized_options = b'\200\001\001'
-  _globals['_GOODBYEREASON']._serialized_start=2755
-  _globals['_GOODBYEREASON']._serialized_end=2883
-  _globals['_SESSIONREQUEST']._serialized_start=91
-  _globals['_SESSIONREQUEST']._serialized_end=147
-  _globals['_CLIENTFRAME']._serialized_start=150
-  _globals['_CLIENTFRAME']._serialized_end=346
-  _globals['_HELLO']._serialized_start=348
-  _globals['_HELLO']._serialized_end=422
-  _globals['_ATTACH']._serialized_start=424
-  _globals['_ATTACH']._serialized_end=544
-  _globals['_DETACH']._serialized_start=546
-  _globals['_DETACH']._serialized_end=591
-  _globals['_BEAT']._serialized_start=593
-  _globals['_BEAT']._serialized_end=637
-  _globals['_CALL']._serialized_start=640
-  _globals['_CALL']._serialized_end=1012
-  _globals['_SESSIONRESPONSE']._serialized_start=1014
-  _globals['_SESSIONRESPONSE']._serialized_end=1071
-  _globals['_SERVERFRAME']._serialized_start=1074
-  _globals['_SERVERFRAME']._serialized_end=1412
-  _globals['_ATTACHRESULT']._serialized_start=1415
-  _globals['_ATTACHRESULT']._serialized_end=1590
-  _globals['_BEATACK']._serialized_start=1592
-  _globals['_BEATACK']._serialized_end=1660
-  _globals['_UNHEARDMEMBER']._serialized_start=1663
-  _globals['_UNHEARDMEMBER']._serialized_end=1794
-  _globals['_REPLY']._serialized_start=1797
-  _globals['_REPLY']._serialized_end=2199
-  _globals['_CALLREFUSED']._serialized_start=2201
-  _globals['_CALLREFUSED']._serialized_end=2286
-  _globals['_REBALANCESTARTED']._serialized_start=2289
-  _globals['_REBALANCESTARTED']._serialized_end=2427
-  _globals['_FENCED']._serialized_start=2430
-  _globals['_FENCED']._serialized_end=2580
-  _globals['_COORDINATORMOVED']._serialized_start=2582
-  _globals['_COORDINATORMOVED']._serialized_end=2682
-  _globals['_GOODBYE']._serialized_start=2684
-  _globals['_GOODBYE']._serialized_end=2752
-  _globals['_GROUPSESSIONSERVICE']._serialized_start=2885
-  _globals['_GROUPSESSIONSERVICE']._serialized_end=2976
+  _globals['_GOODBYEREASON']._serialized_start=3140
+  _globals['_GOODBYEREASON']._serialized_end=3268
+  _globals['_SESSIONREQUEST']._serialized_start=120
+  _globals['_SESSIONREQUEST']._serialized_end=176
+  _globals['_CLIENTFRAME']._serialized_start=179
+  _globals['_CLIENTFRAME']._serialized_end=375
+  _globals['_HELLO']._serialized_start=377
+  _globals['_HELLO']._serialized_end=451
+  _globals['_ATTACH']._serialized_start=453
+  _globals['_ATTACH']._serialized_end=573
+  _globals['_DETACH']._serialized_start=575
+  _globals['_DETACH']._serialized_end=620
+  _globals['_BEAT']._serialized_start=622
+  _globals['_BEAT']._serialized_end=666
+  _globals['_CALL']._serialized_start=669
+  _globals['_CALL']._serialized_end=1139
+  _globals['_SESSIONRESPONSE']._serialized_start=1141
+  _globals['_SESSIONRESPONSE']._serialized_end=1198
+  _globals['_SERVERFRAME']._serialized_start=1201
+  _globals['_SERVERFRAME']._serialized_end=1585
+  _globals['_ATTACHRESULT']._serialized_start=1588
+  _globals['_ATTACHRESULT']._serialized_end=1763
+  _globals['_BEATACK']._serialized_start=1765
+  _globals['_BEATACK']._serialized_end=1833
+  _globals['_UNHEARDMEMBER']._serialized_start=1836
+  _globals['_UNHEARDMEMBER']._serialized_end=1967
+  _globals['_REPLY']._serialized_start=1970
+  _globals['_REPLY']._serialized_end=2451
+  _globals['_CALLREFUSED']._serialized_start=2453
+  _globals['_CALLREFUSED']._serialized_end=2538
+  _globals['_REBALANCESTARTED']._serialized_start=2541
+  _globals['_REBALANCESTARTED']._serialized_end=2679
+  _globals['_FENCED']._serialized_start=2682
+  _globals['_FENCED']._serialized_end=2852
+  _globals['_MEMBERNEWS']._serialized_start=2854
+  _globals['_MEMBERNEWS']._serialized_end=2965
+  _globals['_COORDINATORMOVED']._serialized_start=2967
+  _globals['_COORDINATORMOVED']._serialized_end=3067
+  _globals['_GOODBYE']._serialized_start=3069
+  _globals['_GOODBYE']._serialized_end=3137
+  _globals['_GROUPSESSIONSERVICE']._serialized_start=3270
+  _globals['_GROUPSESSIONSERVICE']._serialized_end=3361
 # @@protoc_insertion_point(module_scope)

@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
+from muster_protos.muster.v1 import incremental_pb2 as _incremental_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -157,7 +158,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):
-    """Puts a member on the stream. Answered by `AttachResult`."""
+    """Puts a member of a classic group on the stream. Answered by `AttachResult`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -258,9 +259,17 @@ class Call(_message.Message):
     LEAVE_GROUP_FIELD_NUMBER: _builtins.int
     OFFSET_COMMIT_FIELD_NUMBER: _builtins.int
     OFFSET_FETCH_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_HEARTBEAT_FIELD_NUMBER: _builtins.int
+    CONNECTION_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Chosen by the client, not used by another open call of the stream. From 1."""
+    connection: _builtins.int
+    """With `consumer_group_heartbeat`: number of the client's connection for this join of the member, from 1; a client
+    counts a new stream, or the member's return to one, as a further connection, and a new join begins at any
+    number. A call with a lower number than the newest that was accepted changes nothing and is refused with
+    INVALID_REQUEST, which says nothing of the membership; an equal one is of the same connection. Else 0.
+    """
     traceparent: _builtins.str
     """Trace context of the call as of W3C Trace Context, at most 55 bytes; empty: the caller does not trace it.
     A unary call has it in its metadata, under the same name.
@@ -289,6 +298,13 @@ class Call(_message.Message):
     def offset_fetch(self) -> _coordinator_pb2.OffsetFetchRequest:
         """OffsetFetch."""
 
+    @_builtins.property
+    def consumer_group_heartbeat(self) -> _incremental_pb2.ConsumerGroupHeartbeatRequest:
+        """ConsumerGroupHeartbeat, with `connection`: a member of an incremental group that joins, resumes, acknowledges
+        or leaves on the stream. Needs `member_seq`, `process_id` and, but to join, `version`. One that is accepted
+        puts its member onto the stream, without `Attach`; what the member is told from then on comes as `MemberNews`.
+        """
+
     def __init__(
         self,
         *,
@@ -299,13 +315,15 @@ class Call(_message.Message):
         leave_group: _coordinator_pb2.LeaveGroupRequest | None = ...,
         offset_commit: _coordinator_pb2.OffsetCommitRequest | None = ...,
         offset_fetch: _coordinator_pb2.OffsetFetchRequest | None = ...,
+        consumer_group_heartbeat: _incremental_pb2.ConsumerGroupHeartbeatRequest | None = ...,
+        connection: _builtins.int = ...,
         traceparent: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group_heartbeat", b"consumer_group_heartbeat", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "connection", b"connection", "consumer_group_heartbeat", b"consumer_group_heartbeat", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch", "consumer_group_heartbeat"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -348,6 +366,7 @@ class ServerFrame(_message.Message):
     FENCED_FIELD_NUMBER: _builtins.int
     COORDINATOR_MOVED_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
+    MEMBER_NEWS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach_result(self) -> Global___AttachResult:
         """Answer to `Attach`."""
@@ -376,6 +395,10 @@ class ServerFrame(_message.Message):
     def goodbye(self) -> Global___Goodbye:
         """The server ends the stream; nobody becomes suspect."""
 
+    @_builtins.property
+    def member_news(self) -> Global___MemberNews:
+        """A member of an incremental group is told something that it did not ask for."""
+
     def __init__(
         self,
         *,
@@ -386,12 +409,13 @@ class ServerFrame(_message.Message):
         fenced: Global___Fenced | None = ...,
         coordinator_moved: Global___CoordinatorMoved | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        member_news: Global___MemberNews | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "kind", b"kind", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "kind", b"kind", "member_news", b"member_news", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "kind", b"kind", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "kind", b"kind", "member_news", b"member_news", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_result", "beat_ack", "reply", "rebalance_started", "fenced", "coordinator_moved", "goodbye"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_result", "beat_ack", "reply", "rebalance_started", "fenced", "coordinator_moved", "goodbye", "member_news"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -399,7 +423,9 @@ Global___ServerFrame: _TypeAlias = ServerFrame  # noqa: Y015
 
 @_typing.final
 class AttachResult(_message.Message):
-    """Whether the member is on the stream."""
+    """Whether the member is on the stream. Beats count for it from here on. A member of an incremental group hears it, with
+    NONE, after the first call that put it onto the stream.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -525,6 +551,7 @@ class Reply(_message.Message):
     LEAVE_GROUP_FIELD_NUMBER: _builtins.int
     OFFSET_COMMIT_FIELD_NUMBER: _builtins.int
     OFFSET_FETCH_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_HEARTBEAT_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Id of the call."""
@@ -553,6 +580,12 @@ class Reply(_message.Message):
         """OffsetFetch."""
 
     @_builtins.property
+    def consumer_group_heartbeat(self) -> _incremental_pb2.ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat: as of the unary call, whole list included where the request does not name the
+        present version. `MemberNews` may overtake it, or it them: what has the higher version counts.
+        """
+
+    @_builtins.property
     def refused(self) -> Global___CallRefused:
         """What would have been a gRPC status of the unary call."""
 
@@ -566,13 +599,14 @@ class Reply(_message.Message):
         leave_group: _coordinator_pb2.LeaveGroupResponse | None = ...,
         offset_commit: _coordinator_pb2.OffsetCommitResponse | None = ...,
         offset_fetch: _coordinator_pb2.OffsetFetchResponse | None = ...,
+        consumer_group_heartbeat: _incremental_pb2.ConsumerGroupHeartbeatResponse | None = ...,
         refused: Global___CallRefused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "refused", b"refused", "response", b"response", "sync_group", b"sync_group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group_heartbeat", b"consumer_group_heartbeat", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "refused", b"refused", "response", b"response", "sync_group", b"sync_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "refused", b"refused", "response", b"response", "sync_group", b"sync_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "consumer_group_heartbeat", b"consumer_group_heartbeat", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "refused", b"refused", "response", b"response", "sync_group", b"sync_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch", "refused"]  # noqa: Y015
+    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch", "consumer_group_heartbeat", "refused"]  # noqa: Y015
     _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
 
@@ -663,6 +697,7 @@ class Fenced(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -671,6 +706,10 @@ class Fenced(_message.Message):
     """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION."""
     shard_epoch: _builtins.int
     """Epoch of the ownership."""
+    member_seq: _builtins.int
+    """Of a member of an incremental group: number of the join that has ended. The member drops it if its own is
+    another. UNKNOWN_MEMBER_ID: it may join again; FENCED_INSTANCE_ID: another process has its place, and it stops.
+    """
     @_builtins.property
     def cause(self) -> _common_pb2.RebalanceCause:
         """Why the member was removed."""
@@ -683,14 +722,53 @@ class Fenced(_message.Message):
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         cause: _common_pb2.RebalanceCause | None = ...,
         shard_epoch: _builtins.int = ...,
+        member_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fenced: _TypeAlias = Fenced  # noqa: Y015
+
+@_typing.final
+class MemberNews(_message.Message):
+    """What changed for a member of an incremental group. It goes out in the turn in which the log has it. At most one waits
+    for a client that does not read: a newer one takes its place. One that is lost, with its stream, is told to whoever
+    resumes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_SEQ_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    member_seq: _builtins.int
+    """Number of the join that it is for; a member drops what is for another one."""
+    @_builtins.property
+    def response(self) -> _incremental_pb2.ConsumerGroupHeartbeatResponse:
+        """Never an error, and always with the whole list. A member drops it if its version is below one that it has heard, in
+        whichever way; it acknowledges it with a call that names this version and what it works on when that which is
+        not on the list has stopped.
+        """
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        member_seq: _builtins.int = ...,
+        response: _incremental_pb2.ConsumerGroupHeartbeatResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "member_seq", b"member_seq", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberNews: _TypeAlias = MemberNews  # noqa: Y015
 
 @_typing.final
 class CoordinatorMoved(_message.Message):

@@ -1,17 +1,68 @@
 """Whose commits and fetches count in an incremental group (conformance OV-01 to OV-25)."""
 
+from collections.abc import Callable, Collection
+
+from muster_protos.muster.v1.coordinator_pb2 import OffsetCommitRequest
+
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.partitions import TopicPartition
+from muster_core.position import Position
 from muster_core.state.group import Group
 
+JudgeOfPartition = Callable[[TopicPartition, OffsetCommitRequest.Partition], ErrorCode]
+"""Why one partition of a commit is not accepted; NONE: it is."""
 
-def fault_of_commit(group: Group, member_id: str, epoch: int) -> ErrorCode | None:
-    """Why a commit is not accepted; None: it is."""
+
+def names_tokens(request: OffsetCommitRequest) -> bool:
+    """Whether a commit is judged by its tokens, not by the epoch of its member (docs/safety.md, INC-51)."""
+    return any(entry.HasField("token") for topic in request.topics for entry in topic.partitions)
+
+
+def fault_of_commit(group: Group, member_id: str, epoch: int, *, by_token: bool) -> ErrorCode | None:
+    """Why no partition of a commit is accepted; None: each is looked at."""
     if group.incremental is None:
         return error_code.GROUP_ID_NOT_FOUND if epoch >= 0 else error_code.UNKNOWN_MEMBER_ID
+    if by_token:
+        return None if member_id in group.incremental.members else error_code.UNKNOWN_MEMBER_ID
     if epoch < 0 and not group.incremental.members:
         return None  # from outside
     return _fault_of_member(group, member_id, epoch)
+
+
+def judge_of(
+    group: IncrementalGroup, member_id: str, deleted: Collection[str], *, by_token: bool
+) -> JudgeOfPartition:
+    """Looks at each partition of a commit (docs/safety.md, INC-50, INC-51).
+
+    Args:
+        group: the group.
+        member_id: who commits; empty: somebody from outside.
+        deleted: topics whose deletion is on its way to the log.
+        by_token: whether the commit is judged by its tokens.
+    """
+
+    def judge(partition: TopicPartition, entry: OffsetCommitRequest.Partition) -> ErrorCode:
+        owner = group.members.get(group.owners.get(partition, ""))
+        mine = owner is not None and owner.member_id == member_id
+        if by_token and not entry.HasField("token"):
+            return error_code.INVALID_REQUEST
+        if by_token and (
+            owner is None or not mine or owner.held[partition].token != Position.from_proto(entry.token)
+        ):
+            return error_code.STALE_MEMBER_EPOCH
+        if not by_token and owner is not None and owner.on_stream:
+            return error_code.STALE_MEMBER_EPOCH
+        if (
+            owner is not None
+            and mine
+            and (partition[0] in deleted or owner.is_stale(partition, group.renewed))
+        ):
+            return error_code.UNKNOWN_TOPIC_OR_PARTITION  # its work is of the topic that was deleted
+        return error_code.NONE
+
+    return judge
 
 
 def fault_of_fetch(group: Group, member_id: str | None, epoch: int) -> ErrorCode | None:
@@ -26,4 +77,4 @@ def _fault_of_member(group: Group, member_id: str, epoch: int) -> ErrorCode | No
     member = group.incremental.members.get(member_id)
     if member is None:
         return error_code.UNKNOWN_MEMBER_ID
-    return None if member.epoch == epoch else error_code.STALE_MEMBER_EPOCH
+    return None if group.incremental.epoch_of(member) == epoch else error_code.STALE_MEMBER_EPOCH

@@ -5,8 +5,8 @@ from functools import partial
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.heartbeat import remove
 from muster_core.incremental.member import Member
+from muster_core.incremental.upkeep import remove
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.topics import topics_of
@@ -26,17 +26,71 @@ class Deadlines:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._sessions: dict[_Key, _Session] = {}
+        self._sessions: dict[_Key, Session] = {}
         self._revocations: dict[_Key, _Revocation] = {}
 
-    def touch(self, group: Group, member_id: str) -> None:
-        """The member was heard of: its session begins again."""
+    def touch(self, group: Group, member_id: str, *, promises: bool = False) -> None:
+        """The member was heard of: its session begins again.
+
+        Args:
+            group: the group.
+            member_id: who.
+            promises: whether the member is told that it has a session, whatever becomes of a stream (SES-23).
+        """
+        timer = self.session_of(group, member_id)
+        ends_ms = self._context.now.boot_ms + self._context.config.incremental_session_timeout_ms
+        timer.is_heard, timer.is_suspect = True, False
+        if promises:
+            timer.promised_until_ms = ends_ms
+        self._context.purgatory.wheel.arm(timer, ends_ms)
+
+    def session_of(self, group: Group, member_id: str) -> "Session":
+        """The clock of a member's session; it is the same as long as the member is one."""
         key = group.group_id, member_id
         timer = self._sessions.get(key)
         if timer is None:
-            timer = self._sessions[key] = _Session(self, group, member_id)
-        timeout_ms = self._context.config.incremental_session_timeout_ms
-        self._context.purgatory.wheel.arm(timer, self._context.now.boot_ms + timeout_ms)
+            timer = self._sessions[key] = Session(self, group, member_id)
+        return timer
+
+    def beat(self, session: "Session") -> None:
+        """A member is alive: nearly always its deadline only moves."""
+        ends_ms = self._context.now.boot_ms + self._context.config.incremental_session_timeout_ms
+        if session.armed and session.deadline_ms <= ends_ms:
+            session.deadline_ms = ends_ms
+            session.is_heard, session.is_suspect = True, False
+        else:
+            self.touch(session.group, session.member_id)
+
+    def suspect(self, session: "Session", broke_ms: int) -> None:
+        """The stream of a member broke: its session ends with the grace, if not before (SES-07, SES-08).
+
+        Not before what a call without a stream, or an `unsure`, may have promised (SES-23, SES-25).
+        """
+        if not session.armed:
+            return  # its session ended, and that waits in line
+        grace_ends_ms = broke_ms + self._context.config.incremental_disconnect_grace_ms
+        promised_ms = max(session.promised_until_ms, session.extended_until_ms)
+        ends_ms = min(session.deadline_ms, max(grace_ends_ms, promised_ms))
+        self._context.purgatory.wheel.arm(session, ends_ms)
+        session.is_suspect = True
+
+    def is_suspect(self, group: Group, member_id: str) -> bool:
+        """Whether the stream of a member broke, or the shard was loaded, and it was not heard of since.
+
+        After a load not before its grace is over: it may be on its way here. One without streams never is.
+        """
+        member = group.incremental.members.get(member_id) if group.incremental is not None else None
+        session = self._sessions.get((group.group_id, member_id))
+        if member is None or session is None or not member.told.on_session:
+            return False
+        waited_ms = self._context.now.boot_ms - session.began_ms
+        missed = not session.is_heard and waited_ms >= self._context.config.incremental_disconnect_grace_ms
+        return session.is_suspect or missed
+
+    def suspend(self, group: Group) -> None:
+        """From now on members may hear `unsure`, and live for their sessions (SES-25)."""
+        for member_id in group.incremental.members if group.incremental is not None else ():
+            self.session_of(group, member_id).extend(self._context)
 
     def follow(self, group: Group, member_id: str) -> None:
         """A record changed a member: the clocks of one that is gone stop, and one that owes nothing has time.
@@ -54,14 +108,40 @@ class Deadlines:
             timer = None
         if member is not None and taken != NOWHERE and timer is None:
             timer = self._revocations[key] = _Revocation(self, group, member_id, taken)
-            timeout_ms = member.told.rebalance_timeout_ms
+            timeout_ms = max(member.told.rebalance_timeout_ms, self._life_ms(group, member))
             self._context.purgatory.wheel.arm(timer, self._context.now.boot_ms + timeout_ms)
+
+    def session_ms(self, group: Group, member_id: str) -> int:
+        """How long a member may still be silent; -1: its session does not run."""
+        return self._remaining_ms(self._sessions.get((group.group_id, member_id)))
+
+    def revocation_ms(self, group: Group, member_id: str) -> int:
+        """How long a member has left to give back; -1: it owes nothing."""
+        return self._remaining_ms(self._revocations.get((group.group_id, member_id)))
+
+    def _remaining_ms(self, timer: Timer | None) -> int:
+        if timer is None or not timer.armed:
+            return -1
+        return max(timer.deadline_ms - self._context.now.boot_ms, 0)
+
+    def _life_ms(self, group: Group, member: Member) -> int:
+        """How long a stream member that is told nothing works on; others have Kafka's time alone."""
+        if not member.told.on_session:
+            return 0
+        config, session = self._context.config, self.session_of(group, member.member_id)
+        now_ms = self._context.now.boot_ms
+        if session.stream_id is None or session.extended_until_ms or session.promised_until_ms > now_ms:
+            return config.incremental_session_timeout_ms
+        return min(config.incremental_disconnect_grace_ms, config.incremental_session_timeout_ms)
 
     def begin_anew(self, group: Group) -> None:
         """After a load or a suspension everybody has all of its time (conformance LR-01, LR-02)."""
         for member_id in group.incremental.members if group.incremental is not None else ():
             self._stop(self._revocations.pop((group.group_id, member_id), None))
             self.touch(group, member_id)
+            session = self.session_of(group, member_id)
+            session.is_heard, session.began_ms = False, self._context.now.boot_ms
+            session.extend(self._context)
             self.follow(group, member_id)
 
     def forget(self, group: Group) -> None:
@@ -70,17 +150,22 @@ class Deadlines:
             self._stop(self._sessions.pop((group.group_id, member_id), None))
             self._stop(self._revocations.pop((group.group_id, member_id), None))
 
-    def session_ended(self, group: Group, member_id: str, session: Timer) -> None:
+    def session_ended(self, group: Group, member_id: str, session: "Session") -> None:
         """The member was silent; in line, since a record that says otherwise may be on its way."""
         self._context.in_line(group, partial(self._expire, group, member_id, session), deadline=True)
 
-    def _expire(self, group: Group, member_id: str, session: Timer) -> None:
+    def _expire(self, group: Group, member_id: str, session: "Session") -> None:
         if session.armed or self._sessions.get((group.group_id, member_id)) is not session:
             return  # heard of again while this waited in line
         found = self._living(group, member_id)
         if found is not None:
-            silence_ms = self._context.config.incremental_session_timeout_ms
-            self._remove(group, *found, causes.SESSION_EXPIRED, silence_ms)
+            config = self._context.config
+            if session.is_suspect:
+                silence_ms = config.incremental_disconnect_grace_ms
+                self._remove(group, *found, causes.DISCONNECTED, silence_ms)
+            else:
+                silence_ms = config.incremental_session_timeout_ms
+                self._remove(group, *found, causes.SESSION_EXPIRED, silence_ms)
 
     def revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:
         """The member has not given back what a record took from it."""
@@ -110,7 +195,7 @@ class Deadlines:
         decision = Decision(incremental, group.group_id, context.record)
         cause = causes.by_member(kind, member, context.now.wall_ms, silence_ms)
         topics = topics_of(context.catalog)
-        remove(decision, member, cause, topics, moved=context.clock_moved)
+        remove(decision, [member], cause, topics, context.room.assignors, moved=context.clock_moved)
         done = partial(self.follow, group, member.member_id)
         context.append(decision.records, done, holds=group)
 
@@ -119,25 +204,75 @@ class Deadlines:
             self._context.purgatory.wheel.cancel(timer)
 
 
-class _Session(Timer):
-    """A member's session; each heartbeat moves it."""
+class Session(Timer):
+    """A member's session; each heartbeat moves it, and each beat of its stream.
 
-    __slots__ = ("_deadlines", "_group", "_member_id")
+    Attributes:
+        group: the member's group.
+        member_id: the member.
+        stream_id: the session stream that it is on; None: it is on none.
+        is_heard: whether it was heard of since `began_ms`.
+        is_suspect: whether its stream broke and it was not heard of since.
+        began_ms: boot time of the load, or of the end of a suspension; 0: the member came later.
+        promised_until_ms: boot time until which it may work by its last call without a stream; 0: it made
+            none.
+        extended_until_ms: boot time until which it may work because it heard `unsure`; 0: it cannot have, or
+            a beat of it named a later acknowledgement.
+    """
+
+    __slots__ = (
+        "_deadlines",
+        "_sure_beat",
+        "began_ms",
+        "extended_until_ms",
+        "group",
+        "is_heard",
+        "is_suspect",
+        "member_id",
+        "promised_until_ms",
+        "stream_id",
+    )
 
     def __init__(self, deadlines: Deadlines, group: Group, member_id: str) -> None:
         super().__init__()
         self._deadlines = deadlines
-        self._group = group
-        self._member_id = member_id
+        self.group = group
+        self.member_id = member_id
+        self.stream_id: int | None = None
+        self.is_heard = True
+        self.is_suspect = False
+        self.began_ms = 0
+        self.promised_until_ms = 0
+        self.extended_until_ms = 0
+        self._sure_beat = 0
 
     @property
     def group_id(self) -> str:
         """The member's group."""
-        return self._group.group_id
+        return self.group.group_id
+
+    def extend(self, context: ShardContext) -> None:
+        """It may hear `unsure` from now on, or may have heard it from an owner before."""
+        self.extended_until_ms = context.now.boot_ms + context.config.incremental_session_timeout_ms
+        self._sure_beat = 0
+
+    def on_stream(self, stream_id: int, *, knows_unsure: bool) -> None:
+        """The member is on a stream, whose beats are numbered from 1."""
+        self.stream_id = stream_id
+        self._sure_beat = 0
+        if not knows_unsure:
+            self.extended_until_ms = 0
+
+    def confirm(self, beat: int, acknowledged: int) -> None:
+        """Notes a beat. The extension ends when the client has acknowledged one without `unsure`."""
+        if not self._sure_beat:
+            self._sure_beat = beat
+        elif acknowledged >= self._sure_beat:
+            self.extended_until_ms = 0
 
     def fire(self) -> None:
         """The member was silent for its session."""
-        self._deadlines.session_ended(self._group, self._member_id, self)
+        self._deadlines.session_ended(self.group, self.member_id, self)
 
 
 class _Revocation(Timer):

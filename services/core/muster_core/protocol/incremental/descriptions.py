@@ -1,5 +1,9 @@
 """ConsumerGroupDescribe: what incremental groups look like (conformance GS-09 to GS-13)."""
 
+from collections import defaultdict
+
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse, PartitionToken
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -7,11 +11,29 @@ from muster_protos.muster.v1.incremental_pb2 import (
 
 from muster_core import error_code
 from muster_core.events import Request
-from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.group import IncrementalGroup, IncrementalGroupState
 from muster_core.incremental.member import Member
-from muster_core.incremental.partitions import Partitions, by_topic
+from muster_core.incremental.partitions import Partitions, TopicPartition, by_topic
 from muster_core.incremental.target import preferred_assignor
-from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.position import NOWHERE
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.responses import IN_QUARANTINE
+from muster_core.state.group import CONSUMER, Group
+
+STATES = {
+    IncrementalGroupState.EMPTY: coordinator_pb2.GROUP_STATE_EMPTY,
+    IncrementalGroupState.ASSIGNING: coordinator_pb2.GROUP_STATE_ASSIGNING,
+    IncrementalGroupState.RECONCILING: coordinator_pb2.GROUP_STATE_RECONCILING,
+    IncrementalGroupState.STABLE: coordinator_pb2.GROUP_STATE_STABLE,
+}
+"""As calls about groups of both kinds show them."""
+
+KEPT_TOKENS_MAX = 1_000
+"""So many tokens that a member kept are described."""
+
+_PUBLISHED = 1
+"""Version of the published messages."""
 
 
 class Descriptions:
@@ -19,10 +41,12 @@ class Descriptions:
 
     Args:
         context: the shard.
+        deadlines: the members' clocks.
     """
 
-    def __init__(self, context: ShardContext) -> None:
+    def __init__(self, context: ShardContext, deadlines: Deadlines) -> None:
         self._context = context
+        self._deadlines = deadlines
 
     def describe(self, call: Request, request: ConsumerGroupDescribeRequest) -> None:
         """Answers at once."""
@@ -36,21 +60,72 @@ class Descriptions:
                 answer.error_code = error_code.GROUP_ID_NOT_FOUND
                 answer.error_message = "there is no incremental group of this name"
             else:
-                self._fill(answer, group.incremental)
+                self._fill(answer, group, group.incremental)
         self._context.reply(call.call_id, response)
 
-    def _fill(self, answer: ConsumerGroupDescribeResponse.Group, group: IncrementalGroup) -> None:
-        answer.state = group.state.value
-        answer.group_epoch, answer.assignment_epoch = group.epoch, group.target_epoch
-        answer.server_assignor = preferred_assignor(group, next(iter(self._context.room.assignors), ""))
-        for member_id in sorted(group.members):
-            self._fill_member(answer.members.add(), group.members[member_id])
+    def describe_as_any(
+        self, group: Group, incremental: IncrementalGroup, answer: DescribeGroupsResponse.Group
+    ) -> None:
+        """Fills what DescribeGroups shows of groups of both kinds."""
+        answer.type, answer.protocol_type = CONSUMER, CONSUMER
+        answer.state = STATES[incremental.state]
+        answer.protocol_name = incremental.server_assignor
+        answer.generation = incremental.epoch
+        answer.state_since_ms = group.state_since_ms
+        if incremental.members and group.history:
+            answer.state_since_ms = group.history[-1].started_at_ms
+        if group.cause is not None:
+            answer.cause.CopyFrom(group.cause)
+        for member_id, member in sorted(incremental.members.items()):
+            told = member.told
+            subscription = common_pb2.Subscription(version=_PUBLISHED, topics=sorted(told.topics))
+            assignment = common_pb2.Assignment(version=_PUBLISHED, partitions=by_topic(member.assigned))
+            shown = answer.members.add(
+                member_id=member_id,
+                group_instance_id=told.group_instance_id,
+                client_id=told.client_id,
+                host=told.host,
+                metadata=subscription.SerializeToString(),
+                assignment=assignment.SerializeToString(),
+                session_remaining_ms=self._deadlines.session_ms(group, member_id),
+                confirmed=True,
+            )
+            _fill_tokens(shown, member)
 
-    def _fill_member(self, answer: ConsumerGroupDescribeResponse.Member, member: Member) -> None:
+    def _fill(
+        self, answer: ConsumerGroupDescribeResponse.Group, group: Group, incremental: IncrementalGroup
+    ) -> None:
+        answer.state = incremental.state.value
+        answer.group_epoch, answer.assignment_epoch = incremental.epoch, incremental.target_epoch
+        answer.server_assignor = preferred_assignor(incremental, next(iter(self._context.room.assignors), ""))
+        if group.cause is not None:
+            answer.cause.CopyFrom(group.cause)
+        for member_id in sorted(incremental.members):
+            shown = answer.members.add()
+            self._fill_member(shown, incremental, incremental.members[member_id])
+            self._fill_awaited(shown, incremental, incremental.members[member_id])
+            shown.session_remaining_ms = self._deadlines.session_ms(group, member_id)
+            shown.revocation_remaining_ms = self._deadlines.revocation_ms(group, member_id)
+
+    @staticmethod
+    def _fill_awaited(
+        answer: ConsumerGroupDescribeResponse.Member, group: IncrementalGroup, member: Member
+    ) -> None:
+        """What of its target others have, and who."""
+        awaited: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in member.target - member.held.keys():
+            if owner := group.owners.get(partition):
+                awaited[owner].append(partition)
+        for owner, partitions in sorted(awaited.items()):
+            answer.awaits.add(member_id=owner, topics=by_topic(partitions))
+
+    def _fill_member(
+        self, answer: ConsumerGroupDescribeResponse.Member, group: IncrementalGroup, member: Member
+    ) -> None:
         told = member.told
         answer.member_id, answer.group_instance_id = told.member_id, told.group_instance_id
         answer.rack_id, answer.client_id, answer.host = told.rack_id, told.client_id, told.host
-        answer.member_epoch = member.epoch
+        answer.member_epoch = group.epoch_of(member)
         answer.topics.extend(sorted(told.topics))
         answer.topic_regex = told.topic_regex
         answer.assigned.extend(by_topic(self._existing(member.assigned)))
@@ -60,3 +135,14 @@ class Descriptions:
     def _existing(self, partitions: Partitions) -> Partitions:
         """Those of topics that there are (conformance GS-11)."""
         return frozenset(p for p in partitions if p[0] in self._context.catalog.partitions)
+
+
+def _fill_tokens(answer: DescribeGroupsResponse.Member, member: Member) -> None:
+    """Its newest token, and those of partitions that it has had for longer."""
+    tokens = {partition: member.held[partition].token for partition in sorted(member.assigned)}
+    newest = max(tokens.values(), default=NOWHERE)
+    answer.token = "" if newest == NOWHERE else newest.token
+    kept = [(partition, token) for partition, token in tokens.items() if token != newest]
+    answer.kept_tokens_truncated = len(kept) > KEPT_TOKENS_MAX
+    for (topic, number), token in kept[:KEPT_TOKENS_MAX]:
+        answer.kept_tokens.append(PartitionToken(topic=topic, partition=number, token=token.token))

@@ -1,7 +1,6 @@
 """ConsumerGroupHeartbeat: decided, stored, answered."""
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -11,22 +10,43 @@ from muster_protos.muster.v1.incremental_pb2 import (
 )
 
 from muster_core import error_code
+from muster_core.catalog import NOTHING_KNOWN
 from muster_core.error_code import ErrorCode
-from muster_core.events import Request
+from muster_core.events import Request, Resolved, StreamPlace
 from muster_core.features import Feature
+from muster_core.incremental import causes
+from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.heartbeat import JOIN, Outcome, Refused, Surroundings, decide, fault_of
-from muster_core.incremental.member import Member
+from muster_core.incremental.heartbeat import (
+    JOIN,
+    Outcome,
+    Refused,
+    Surroundings,
+    decide,
+    fault_of,
+    go_on,
+)
+from muster_core.incremental.target import When, subscribed_topics
+from muster_core.incremental.upkeep import tend
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.expressions import ExpressionSearch
+from muster_core.protocol.incremental.stream_members import StreamMembers
+from muster_core.protocol.incremental.targets import Targets, Waiting
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
 from muster_core.state.group import Group
+from muster_core.state.member_secret import hash_of
 
 _NO_GROUP = "there is no incremental group of this name"
 _IS_CLASSIC = "the group is a classic one and has members"
+_UNPROVABLE = "member_secret is empty: nobody joins without one here (MUSTER_GROUP_REQUIRE_MEMBER_SECRETS)"
+_JOINED_SINCE = "the member has joined again, or left for a while, since"
+_TOGETHER = 100
+"""Requests that have waited whose steps are one decision."""
 _TOO_LARGE = "what the group would have to store together is more than the log takes at a time"
 
 
@@ -37,13 +57,26 @@ class IncrementalHeartbeats:
         context: the shard.
         deletions: of topics.
         deadlines: the members' clocks.
+        streams: which of them are on streams.
+        targets: how targets come about.
     """
 
-    def __init__(self, context: ShardContext, deletions: TopicDeletions, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        context: ShardContext,
+        deletions: TopicDeletions,
+        deadlines: Deadlines,
+        streams: StreamMembers,
+        targets: Targets,
+    ) -> None:
         self._context = context
         self._deletions = deletions
         self._deadlines = deadlines
+        self._streams = streams
+        self._targets = targets
+        self._expressions = ExpressionSearch(context, self._resolved)
         self._out_of_date: set[str] = set()
+        targets.go_on_with(self._go_on)
 
     def look_again(self, group: Group, topics: Collection[str] | None = None) -> None:
         """Topics may have changed: the next request of the group compares them (conformance GE-20, GE-21).
@@ -52,17 +85,55 @@ class IncrementalHeartbeats:
             group: the group.
             topics: which; None: any may have.
         """
-        if group.incremental is not None and (
-            topics is None
-            or any(not member.told.topics.isdisjoint(topics) for member in group.incremental.members.values())
-        ):
+        if group.incremental is None:
+            return
+        self._expressions.look_again(group, topics)
+        if topics is None or not subscribed_topics(group.incremental).isdisjoint(topics):
             self._out_of_date.add(group.group_id)
+
+    def tend(self) -> None:
+        """Compares the topics of groups with stream members, where they may have changed and are known.
+
+        A target that is due is computed, after a load too (docs/safety.md, INC-16, INC-18).
+        """
+        for group_id in sorted(self._out_of_date) if self._context.catalog is not NOTHING_KNOWN else ():
+            group = self._context.working_on = self._context.groups.get(group_id)
+            if group is None or group.incremental is None:
+                self._out_of_date.discard(group_id)
+            elif group.incremental.has_stream_members:
+                self._context.in_line(group, partial(self._tend, group))
+
+    def take_what_was_deleted(self) -> None:
+        """The log has that topics were deleted: stream members give back what they have of them (INC-50)."""
+        for group in tuple(self._context.groups.values()):
+            incremental = group.incremental
+            if incremental is not None and incremental.renewed and incremental.has_stream_members:
+                self._context.working_on = group
+                self._context.in_line(group, partial(self._tend, group))
+
+    def _tend(self, group: Group) -> None:
+        context, incremental = self._context, group.incremental
+        if incremental is None or context.groups.get(group.group_id) is not group:
+            return
+        self._out_of_date.discard(group.group_id)
+        topics = topics_of(context.catalog)
+        decision = Decision(incremental, group.group_id, context.record)
+        topics_hash = topics.hash_of(subscribed_topics(incremental))
+        if topics_hash != incremental.topics_hash:
+            decision.raise_epoch(causes.topics_changed(context.now.wall_ms), topics_hash)
+        tend(decision, topics, context.room.assignors)
+        if decision.records:
+            context.append(decision.records, _nothing, holds=group)
+
+    def resolved(self, event: Resolved) -> None:
+        """The topics that a group's expressions match were looked up."""
+        self._expressions.resolved(event)
 
     def handle(self, call: Request, request: ConsumerGroupHeartbeatRequest) -> None:
         """Answers when the log has what the request changes."""
         context = self._context
         try:
-            self._check(request)
+            self._check(request, call.place)
             group = self._group(request)
         except Refused as refused:
             self._refuse(call, refused)
@@ -70,20 +141,26 @@ class IncrementalHeartbeats:
         if context.call_in_line(group, call):
             return
         try:
+            self._check_secret(call, group, request)
+            self._streams.check(call, request)
             outcome = self._decide(call, group, request)
         except Refused as refused:
             context.forget_unstored(group)
             self._refuse(call, refused)
             return
+        if request.topic_regex:
+            self._expressions.suspect(group)
+        if outcome.group is not None:
+            self._expressions.look(group, outcome.group)
         if outcome.records:
-            topics = topics_of(context.catalog)
-            self._deletions.note_before(name for name in request.topics.names if name in topics.partitions)
-            done = partial(self._stored, call, group, request, outcome)
+            given = (entry.topic for record in outcome.records for entry in record.member_stepped.given)
+            self._deletions.note_before({*request.topics.names, *given} & context.catalog.partitions.keys())
+            done = partial(self._answer_or_wait, call, group, request, outcome)
             context.append(outcome.records, done, holds=group, calls=[call.call_id])
         else:
-            self._answer(call, group, request, outcome)
+            self._answer_or_wait(call, group, request, outcome)
 
-    def _check(self, request: ConsumerGroupHeartbeatRequest) -> None:
+    def _check(self, request: ConsumerGroupHeartbeatRequest, place: StreamPlace | None) -> None:
         """What is looked at before any group.
 
         Raises:
@@ -93,6 +170,9 @@ class IncrementalHeartbeats:
         if Feature.INCREMENTAL_GROUPS not in context.features:
             text = f"incremental groups need the feature {Feature.INCREMENTAL_GROUPS}"
             raise Refused(error_code.UNSUPPORTED_VERSION, text)
+        if place is not None and not (request.member_seq and place.connection):
+            text = "on a session a heartbeat names its join, and a connection from 1"
+            raise Refused(error_code.INVALID_REQUEST, text)
         if fault := fault_of(request, context.room.assignors):
             raise Refused(error_code.INVALID_REQUEST, fault)
 
@@ -113,6 +193,19 @@ class IncrementalHeartbeats:
             raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
         return group
 
+    def _check_secret(self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest) -> None:
+        """Who knows the id of a member cannot speak for it (docs/safety.md, SES-39).
+
+        Raises:
+            Refused: the secret is another one, or needed and missing.
+        """
+        context = self._context
+        if context.proven_id(group, request, call.host) != request.member_id:
+            raise Refused(error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join it")
+        is_needed = context.config.require_member_secrets and context.keeps_secrets
+        if is_needed and request.member_epoch == JOIN and not request.member_secret:
+            raise Refused(error_code.INVALID_REQUEST, _UNPROVABLE)
+
     def _decide(self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest) -> Outcome:
         """What becomes of a request.
 
@@ -121,11 +214,13 @@ class IncrementalHeartbeats:
         """
         context = self._context
         incremental = group.incremental
+        if incremental is None and request.member_epoch != JOIN:
+            raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
+        # classic members may be in no record yet, also in a group that was incremental until now
+        has_classic = not group.is_vacant or group.members or group.pending_members
+        if has_classic and (incremental is None or not incremental.members):
+            raise Refused(error_code.GROUP_ID_NOT_FOUND, _IS_CLASSIC)
         if incremental is None:
-            if request.member_epoch != JOIN:
-                raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
-            if not group.is_vacant or group.members or group.pending_members:
-                raise Refused(error_code.GROUP_ID_NOT_FOUND, _IS_CLASSIC)
             incremental = IncrementalGroup(group.generation)
         around = Surroundings(
             topics_of(context.catalog),
@@ -134,6 +229,12 @@ class IncrementalHeartbeats:
             context.config.max_size,
             call.host,
             context.now.wall_ms,
+            call.identity if Feature.MEMBER_IDENTITY in context.features else "",
+            hash_of(request.member_secret) if context.keeps_secrets else b"",
+            call.place is not None,
+            partial(self._deadlines.is_suspect, group),
+            when=partial(self._targets.when, group),
+            expressions=context.room.expressions,
         )
         outcome = decide(incremental, request, around, context.record)
         self._check_bounds(outcome, is_new=request.member_id not in incremental.members)
@@ -154,38 +255,78 @@ class IncrementalHeartbeats:
         if full := self._context.too_much(sum(map(_bytes_of, records)), at_work=not is_new):
             raise Refused(error_code.COORDINATOR_NOT_AVAILABLE, full)
 
-    def _stored(
+    def _resolved(self, group: Group) -> None:
+        """What expressions match has changed: members on streams do not ask for the target."""
+        if group.incremental is not None and group.incremental.has_stream_members:
+            self._context.in_line(group, partial(self._tend, group))
+
+    def _answer_or_wait(
         self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
     ) -> None:
-        changed = {request.member_id}
-        for record in outcome.records:
-            if record.HasField("instance_moved"):
-                changed.add(record.instance_moved.old_member_id)
-        for member_id in changed:
-            self._deadlines.follow(group, member_id)
-        self._answer(call, group, request, outcome)
+        if outcome.when is not When.ASIDE:
+            self._answer(call, group, request, outcome)
+            return
+        assert group.incremental is not None
+        member = group.incremental.members[outcome.member_id]
+        self._deadlines.touch(group, member.member_id, promises=call.place is None)
+        waiting = Waiting(
+            call, request, outcome.before, member.joined, member.version, group.incremental.epoch
+        )
+        self._targets.wait(group, waiting)
+
+    def _go_on(self, group: Group, waiting: Sequence[Waiting]) -> None:
+        """Requests have waited for a target long enough: their members' steps are decided together."""
+        for begin in range(0, len(waiting), _TOGETHER):
+            some = waiting[begin : begin + _TOGETHER]
+            self._context.in_line(group, partial(self._go_on_together, group, some))
+
+    def _go_on_together(self, group: Group, waiting: Sequence[Waiting]) -> None:
+        context, incremental = self._context, group.incremental
+        if incremental is None or context.groups.get(group.group_id) is not group:
+            for one in waiting:
+                context.refuse(one.call.call_id, error_code.UNKNOWN_MEMBER_ID)  # it may join anew
+            return
+        decision = Decision(incremental, group.group_id, context.record)
+        outcomes: list[tuple[Waiting, Outcome]] = []
+        for one in waiting:
+            member = decision.group.members.get(one.request.member_id)
+            if member is None:
+                context.refuse(one.call.call_id, error_code.UNKNOWN_MEMBER_ID)
+            elif member.joined != one.joined or member.is_away:
+                context.refuse(one.call.call_id, error_code.FENCED_MEMBER_EPOCH, _JOINED_SINCE)
+            elif one.call.call_id in context.calls:
+                says = member.version == one.version
+                outcomes.append((one, go_on(decision, one.request, one.before, says=says)))
+        done = partial(self._gone_on, group, outcomes)
+        if decision.records:
+            context.append(decision.records, done, holds=group, calls=[one.call.call_id for one in waiting])
+        else:
+            done()
+
+    def _gone_on(self, group: Group, outcomes: Sequence[tuple[Waiting, Outcome]]) -> None:
+        for one, outcome in outcomes:
+            self._answer(one.call, group, one.request, outcome)
 
     def _answer(
         self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
     ) -> None:
         context = self._context
-        response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, shard_epoch=context.epoch)
         if outcome.left:
-            response.member_epoch = outcome.left
+            if call.place is not None:
+                self._streams.detach(call.place.stream_id, group.group_id, request.member_id)
+            response = ConsumerGroupHeartbeatResponse(
+                member_id=request.member_id, shard_epoch=context.epoch, member_epoch=outcome.left
+            )
             context.reply(call.call_id, response)
             return
         assert group.incremental is not None
         member = group.incremental.members[outcome.member_id]
-        self._deadlines.touch(group, member.member_id)
-        response.member_epoch = member.epoch
-        response.heartbeat_interval_ms = context.config.incremental_heartbeat_interval_ms
-        response.version.CopyFrom(member.version.to_proto())
+        self._deadlines.touch(group, member.member_id, promises=call.place is None)
+        self._streams.attach(call, group, member)
         whole_list = outcome.whole_list
         if request.member_seq:  # "unchanged" is for who knows what it was told last (INC-03)
             whole_list = Position.from_proto(request.version) != member.version
-        if whole_list:
-            response.assignment.CopyFrom(assignment_of(member))
-        context.reply(call.call_id, response)
+        context.reply(call.call_id, answer_of(context, group.incremental, member, whole_list=whole_list))
 
     def _refuse(self, call: Request, refused: Refused) -> None:
         code: ErrorCode = refused.code
@@ -201,15 +342,8 @@ class IncrementalHeartbeats:
         self._context.reply(call.call_id, response)
 
 
-def assignment_of(member: Member) -> ConsumerGroupHeartbeatResponse.Assignment:
-    """All that a member may work on, with its tokens."""
-    numbers: defaultdict[tuple[str, Position], list[int]] = defaultdict(list)
-    for topic, number in sorted(member.assigned):
-        numbers[topic, member.held[topic, number].token].append(number)
-    assignment = ConsumerGroupHeartbeatResponse.Assignment()
-    for (topic, token), some in sorted(numbers.items()):
-        assignment.given.add(topic=topic, partitions=some, token=token.to_proto())
-    return assignment
+def _nothing() -> None:
+    """What follows the steps of stream members: the turn's end tells them."""
 
 
 def _bytes_of(record: records_pb2.Record) -> int:

@@ -19,7 +19,8 @@ EVERY_S = 10.0
 """Refusals and failures are gathered for so long; then there is one event for each caller, verb and thing."""
 KINDS_MAX = 100
 KINDS_OF_ONE_MAX = 20
-"""So many events of all callers in that time, and of one, whose others are gathered by the verb alone."""
+"""So many events of all callers in that time, and of one, whose others are gathered by the verb alone; as
+many of what was or may be done, which no refusal pushes aside."""
 
 DONE_BURST = 200
 DONE_EVERY_S = 0.5
@@ -36,10 +37,41 @@ _TEXT_MAX = 256
 _LIST_MAX = 16
 _EVENT_BYTES = 4 << 10
 
+_DONE = frozenset({"done", "unknown"})
+"""Outcomes of calls that were carried out, or may be."""
+
 Send = Callable[[Sequence[TrailEvent]], Awaitable[bool]]
 """Sends events to be kept; returns whether they are, or never can be."""
 
 log = structlog.get_logger()
+
+
+class _Kinds:
+    """Events that are told together with others like them, of one sort."""
+
+    def __init__(self) -> None:
+        self.events: dict[tuple[str, str, str, str], TrailEvent] = {}
+        self._of: Counter[str] = Counter()
+
+    def counted(self, outcome: str, who: str, action: str, what: str) -> str | None:
+        """Counts a call; if it is the first of its kind, returns what to tell of it, which may be nothing."""
+        kind = outcome, who, action, what
+        if kind not in self.events and self._of[who] >= KINDS_OF_ONE_MAX:
+            kind = outcome, who, action, ""
+        if (known := self.events.get(kind)) is None:
+            return kind[-1]
+        known.count += 1
+        return None
+
+    def add(self, event: TrailEvent, who: str, what: str) -> None:
+        """The first of a kind."""
+        self._of[who] += 1
+        self.events[event.outcome, who, event.action, what] = event
+
+    def clear(self) -> None:
+        """They have been told."""
+        self.events.clear()
+        self._of.clear()
 
 
 class Keeper:
@@ -57,8 +89,7 @@ class Keeper:
         self._now_s = now_s
         self._allowance = float(DONE_BURST)
         self._allowed_at_s = now_s()
-        self._gathered: dict[tuple[str, str, str, str], TrailEvent] = {}
-        self._kinds_of: Counter[str] = Counter()
+        self._kinds = {True: _Kinds(), False: _Kinds()}
         self._done: deque[TrailEvent] = deque()
         self._refused: deque[TrailEvent] = deque()
         self._left_out = 0
@@ -108,18 +139,16 @@ class Keeper:
             where: the address that it came from.
             why: says why; asked once for all that are told together.
         """
-        known = self._gathered.get((outcome, who, action, what))
-        if known is None and self._kinds_of[who] >= KINDS_OF_ONE_MAX:
-            what = ""
-            known = self._gathered.get((outcome, who, action, what))
-        if known is not None:
-            known.count += 1
-        elif len(self._gathered) >= KINDS_MAX:
+        kinds = self._kinds[outcome in _DONE]
+        told = kinds.counted(outcome, who, action, what)
+        if told is None:
+            return
+        if len(kinds.events) >= KINDS_MAX:
             self._left_out += 1
         else:
-            self._kinds_of[who] += 1
-            event = self._event(outcome, action, who, proof, [what] if what else [], where, why())
-            self._gathered[outcome, who, action, what] = event
+            kinds.add(
+                self._event(outcome, action, who, proof, [told] if told else [], where, why()), who, told
+            )
             self._noted.set()
 
     def start(self, send: Send) -> None:
@@ -139,7 +168,7 @@ class Keeper:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_TRY_S):
-                while (batch := self._batch()) and await self._send(batch):
+                while (batch := self._batch()) and await self._sends(self._send, batch):
                     self._sent(batch)
 
     async def _run(self, send: Send) -> None:
@@ -147,7 +176,7 @@ class Keeper:
         while True:
             await self._noted.wait()
             self._noted.clear()
-            if self._gathered and self._interval is None:
+            if self._interval is None and any(kinds.events for kinds in self._kinds.values()):
                 self._interval = loop.call_later(EVERY_S, self._end_interval)
             wait_s = 0.0
             while batch := self._batch():
@@ -173,10 +202,10 @@ class Keeper:
         if self._interval is not None:
             self._interval.cancel()
             self._interval = None
-        for event in self._gathered.values():
-            self._put(self._done if event.outcome in ("done", "unknown") else self._refused, event)
-        self._gathered.clear()
-        self._kinds_of.clear()
+        for is_done, kinds in self._kinds.items():
+            for event in kinds.events.values():
+                self._put(self._done if is_done else self._refused, event)
+            kinds.clear()
 
     def _batch(self) -> list[TrailEvent]:
         """The oldest events that wait, with the number of those that were left out."""

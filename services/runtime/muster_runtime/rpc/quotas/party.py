@@ -300,7 +300,7 @@ class Connection:
         """
         self.resets += 1
         try:
-            self.party.take(Quota.RESETS, 1, self.party.now_s())
+            self.party.take(Quota.RESETS, 1, self.party.now_s(), self)
         except ResourceExhausted:
             return self.resets >= _RESETS_OF_A_CONNECTION
         return False

@@ -143,6 +143,9 @@ class FaultEvent(_message.Message):
         DRAW_FIELD_NUMBER: _builtins.int
         IDENTITY_FIELD_NUMBER: _builtins.int
         IS_OPERATOR_FIELD_NUMBER: _builtins.int
+        STREAM_ID_FIELD_NUMBER: _builtins.int
+        CONNECTION_FIELD_NUMBER: _builtins.int
+        KNOWS_UNSURE_FIELD_NUMBER: _builtins.int
         call_id: _builtins.int
         """Number of the call."""
         host: _builtins.str
@@ -153,6 +156,12 @@ class FaultEvent(_message.Message):
         """Name of the caller's identity; empty: it proved none."""
         is_operator: _builtins.bool
         """Whether the caller may put members of others out; absent: it is not known."""
+        stream_id: _builtins.int
+        """Session stream by which a member of an incremental group made it; 0: none."""
+        connection: _builtins.int
+        """As in `Call`."""
+        knows_unsure: _builtins.bool
+        """As in `Hello`."""
         @_builtins.property
         def message(self) -> _any_pb2.Any:
             """The request."""
@@ -166,10 +175,13 @@ class FaultEvent(_message.Message):
             draw: _builtins.str = ...,
             identity: _builtins.str = ...,
             is_operator: _builtins.bool | None = ...,
+            stream_id: _builtins.int = ...,
+            connection: _builtins.int = ...,
+            knows_unsure: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator", "is_operator", b"is_operator", "message", b"message"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator", "call_id", b"call_id", "draw", b"draw", "host", b"host", "identity", b"identity", "is_operator", b"is_operator", "message", b"message"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator", "call_id", b"call_id", "connection", b"connection", "draw", b"draw", "host", b"host", "identity", b"identity", "is_operator", b"is_operator", "knows_unsure", b"knows_unsure", "message", b"message", "stream_id", b"stream_id"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType__is_operator: _TypeAlias = _typing.Literal["is_operator"]  # noqa: Y015
         _WhichOneofArgType__is_operator: _TypeAlias = _typing.Literal["_is_operator", b"_is_operator"]  # noqa: Y015
@@ -400,6 +412,132 @@ class FaultEvent(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
+    class Assigned(_message.Message):
+        """An assignment that a group needs was computed, or could not be."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class Change(_message.Message):
+            """What changes for a member."""
+
+            DESCRIPTOR: _descriptor.Descriptor
+
+            MEMBER_ID_FIELD_NUMBER: _builtins.int
+            GETS_FIELD_NUMBER: _builtins.int
+            LOSES_FIELD_NUMBER: _builtins.int
+            member_id: _builtins.str
+            """The member."""
+            @_builtins.property
+            def gets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
+                """What it should have now."""
+
+            @_builtins.property
+            def loses(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
+                """What it should not have any more."""
+
+            def __init__(
+                self,
+                *,
+                member_id: _builtins.str = ...,
+                gets: _abc.Iterable[_common_pb2.TopicPartitions] | None = ...,
+                loses: _abc.Iterable[_common_pb2.TopicPartitions] | None = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["gets", b"gets", "loses", b"loses", "member_id", b"member_id"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        GROUP_ID_FIELD_NUMBER: _builtins.int
+        NUMBER_FIELD_NUMBER: _builtins.int
+        FAILED_FIELD_NUMBER: _builtins.int
+        CHANGES_FIELD_NUMBER: _builtins.int
+        group_id: _builtins.str
+        """The group."""
+        number: _builtins.int
+        """Which of the group's pieces of work, from 1."""
+        failed: _builtins.bool
+        """True: there is no result. Default: there is one."""
+        @_builtins.property
+        def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FaultEvent.Assigned.Change]:
+            """Members for which something changes."""
+
+        def __init__(
+            self,
+            *,
+            group_id: _builtins.str = ...,
+            number: _builtins.int = ...,
+            failed: _builtins.bool = ...,
+            changes: _abc.Iterable[Global___FaultEvent.Assigned.Change] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "failed", b"failed", "group_id", b"group_id", "number", b"number"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Resolved(_message.Message):
+        """Expressions of a group were resolved, or could not be."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class Expression(_message.Message):
+            """The topics that an expression matches."""
+
+            DESCRIPTOR: _descriptor.Descriptor
+
+            EXPRESSION_FIELD_NUMBER: _builtins.int
+            TOPICS_FIELD_NUMBER: _builtins.int
+            expression: _builtins.str
+            """The expression."""
+            @_builtins.property
+            def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+                """Their names."""
+
+            def __init__(
+                self,
+                *,
+                expression: _builtins.str = ...,
+                topics: _abc.Iterable[_builtins.str] | None = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "topics", b"topics"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        GROUP_ID_FIELD_NUMBER: _builtins.int
+        NUMBER_FIELD_NUMBER: _builtins.int
+        FAILED_FIELD_NUMBER: _builtins.int
+        EXPRESSIONS_FIELD_NUMBER: _builtins.int
+        group_id: _builtins.str
+        """The group."""
+        number: _builtins.int
+        """Which of the group's pieces of work, from 1."""
+        failed: _builtins.bool
+        """True: there is no result. Default: there is one."""
+        @_builtins.property
+        def expressions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FaultEvent.Resolved.Expression]:
+            """The expressions."""
+
+        def __init__(
+            self,
+            *,
+            group_id: _builtins.str = ...,
+            number: _builtins.int = ...,
+            failed: _builtins.bool = ...,
+            expressions: _abc.Iterable[Global___FaultEvent.Resolved.Expression] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["expressions", b"expressions", "failed", b"failed", "group_id", b"group_id", "number", b"number"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class Replayed(_message.Message):
         """A record is read back while the shard is loaded."""
 
@@ -445,6 +583,8 @@ class FaultEvent(_message.Message):
     STREAM_BROKEN_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
     FEATURES_ENABLED_FIELD_NUMBER: _builtins.int
+    ASSIGNED_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
     boot_ms: _builtins.int
     """The boot clock, ms."""
     wall_ms: _builtins.int
@@ -501,6 +641,14 @@ class FaultEvent(_message.Message):
     def features_enabled(self) -> Global___FaultEvent.FeaturesEnabled:
         """The cluster has enabled more features."""
 
+    @_builtins.property
+    def assigned(self) -> Global___FaultEvent.Assigned:
+        """An assignment was computed."""
+
+    @_builtins.property
+    def resolved(self) -> Global___FaultEvent.Resolved:
+        """Expressions were resolved."""
+
     def __init__(
         self,
         *,
@@ -522,12 +670,14 @@ class FaultEvent(_message.Message):
         stream_broken: Global___FaultEvent.StreamBroken | None = ...,
         replayed: Global___FaultEvent.Replayed | None = ...,
         features_enabled: Global___FaultEvent.FeaturesEnabled | None = ...,
+        assigned: Global___FaultEvent.Assigned | None = ...,
+        resolved: Global___FaultEvent.Resolved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "attach", b"attach", "beat", b"beat", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "assigned", b"assigned", "attach", b"attach", "beat", b"beat", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resolved", b"resolved", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "attach", b"attach", "beat", b"beat", "boot_ms", b"boot_ms", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload", "wall_ms", b"wall_ms", "wall_not_trusted", b"wall_not_trusted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "assigned", b"assigned", "attach", b"attach", "beat", b"beat", "boot_ms", b"boot_ms", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resolved", b"resolved", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload", "wall_ms", b"wall_ms", "wall_not_trusted", b"wall_not_trusted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["loaded", "request", "cancelled", "append_done", "tick", "suspend", "resume", "unload", "topics_changed", "attach", "detach", "beat", "stream_broken", "replayed", "features_enabled"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["loaded", "request", "cancelled", "append_done", "tick", "suspend", "resume", "unload", "topics_changed", "attach", "detach", "beat", "stream_broken", "replayed", "features_enabled", "assigned", "resolved"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -38,6 +38,9 @@ class IncrementalMember(_message.Message):
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
     MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
+    ON_SESSION_FIELD_NUMBER: _builtins.int
+    SECRET_HASH_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
     group_instance_id: _builtins.str
@@ -58,6 +61,14 @@ class IncrementalMember(_message.Message):
     """Number of its join; 0: it gave none."""
     process_id: _builtins.bytes
     """Process that joined; empty: it did not say."""
+    on_session: _builtins.bool
+    """It came by a session stream under this join: it is stepped as soon as something changes for it, on a stream or not,
+    and has the epoch of the target from when all that it has is in its target.
+    """
+    secret_hash: _builtins.bytes
+    """As in `Member`: what is kept of its secret; empty: it has none, or the feature `member-secrets` is off."""
+    identity: _builtins.str
+    """As in `Member`: name of the identity that joined, which alone may act for the member; empty: any may."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that it names, by name."""
@@ -76,10 +87,13 @@ class IncrementalMember(_message.Message):
         server_assignor: _builtins.str = ...,
         member_seq: _builtins.int = ...,
         process_id: _builtins.bytes = ...,
+        on_session: _builtins.bool = ...,
+        secret_hash: _builtins.bytes = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "member_id", b"member_id", "member_seq", b"member_seq", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,15 +382,74 @@ class MemberRemoved(_message.Message):
 Global___MemberRemoved: _TypeAlias = MemberRemoved  # noqa: Y015
 
 @_typing.final
+class ExpressionResolved(_message.Message):
+    """Which topics an expression matches. Counts as long as a member subscribes to it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    expression: _builtins.str
+    """The expression."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of all topics that it matches."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        expression: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "group_id", b"group_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpressionResolved: _TypeAlias = ExpressionResolved  # noqa: Y015
+
+@_typing.final
 class IncrementalState(_message.Message):
     """An incremental group in a snapshot, without its members."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class Renewed(_message.Message):
+        """A topic that was deleted while members had something of it."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TOPIC_FIELD_NUMBER: _builtins.int
+        DELETED_FIELD_NUMBER: _builtins.int
+        topic: _builtins.str
+        """Its name; there may be another topic of it since."""
+        @_builtins.property
+        def deleted(self) -> _common_pb2.Position:
+            """The record of the deletion (`TopicsSeen`): what was given before it is of the topic that is gone."""
+
+        def __init__(
+            self,
+            *,
+            topic: _builtins.str = ...,
+            deleted: _common_pb2.Position | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "topic", b"topic"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     EPOCH_FIELD_NUMBER: _builtins.int
     TARGET_EPOCH_FIELD_NUMBER: _builtins.int
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
     TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    RENEWED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Its epoch."""
     target_epoch: _builtins.int
@@ -385,6 +458,10 @@ class IncrementalState(_message.Message):
     """Assignor that computed the target; empty: none did."""
     topics_hash: _builtins.bytes
     """As in `EpochRaised`."""
+    @_builtins.property
+    def renewed(self) -> _containers.RepeatedCompositeFieldContainer[Global___IncrementalState.Renewed]:
+        """Topics of which members still have what was given before their deletion."""
+
     def __init__(
         self,
         *,
@@ -392,10 +469,11 @@ class IncrementalState(_message.Message):
         target_epoch: _builtins.int = ...,
         server_assignor: _builtins.str = ...,
         topics_hash: _builtins.bytes = ...,
+        renewed: _abc.Iterable[Global___IncrementalState.Renewed] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "server_assignor", b"server_assignor", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "renewed", b"renewed", "server_assignor", b"server_assignor", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,6 +47,7 @@ class Record(_message.Message):
     MEMBER_WENT_AWAY_FIELD_NUMBER: _builtins.int
     INSTANCE_MOVED_FIELD_NUMBER: _builtins.int
     MEMBER_REMOVED_FIELD_NUMBER: _builtins.int
+    EXPRESSION_RESOLVED_FIELD_NUMBER: _builtins.int
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPICS_SEEN_FIELD_NUMBER: _builtins.int
@@ -126,6 +127,10 @@ class Record(_message.Message):
         """Incremental group: a member is gone."""
 
     @_builtins.property
+    def expression_resolved(self) -> _incremental_pb2.ExpressionResolved:
+        """Incremental group: which topics an expression matches."""
+
+    @_builtins.property
     def offset_committed(self) -> Global___OffsetCommitted:
         """Progress."""
 
@@ -186,6 +191,7 @@ class Record(_message.Message):
         member_went_away: _incremental_pb2.MemberWentAway | None = ...,
         instance_moved: _incremental_pb2.InstanceMoved | None = ...,
         member_removed: _incremental_pb2.MemberRemoved | None = ...,
+        expression_resolved: _incremental_pb2.ExpressionResolved | None = ...,
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topics_seen: Global___TopicsSeen | None = ...,
@@ -197,11 +203,11 @@ class Record(_message.Message):
         feature_enabled: Global___FeatureEnabled | None = ...,
         restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -772,6 +778,7 @@ class OffsetCommitted(_message.Message):
     MEMBER_SEQ_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     EXPIRE_AT_MS_FIELD_NUMBER: _builtins.int
+    BY_TOKEN_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     generation: _builtins.int
@@ -782,6 +789,10 @@ class OffsetCommitted(_message.Message):
     """Number of the commit; 0: none."""
     expire_at_ms: _builtins.int
     """When it expires whatever the group does, wall clock, ms since the Unix epoch; 0: not."""
+    by_token: _builtins.bool
+    """In an incremental group: the member had each of the partitions, under the token that it named. Feature
+    `incremental-groups`.
+    """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]:
         """What was committed, one at least."""
@@ -795,10 +806,11 @@ class OffsetCommitted(_message.Message):
         member_seq: _builtins.int | None = ...,
         offsets: _abc.Iterable[Global___CommittedOffset] | None = ...,
         expire_at_ms: _builtins.int = ...,
+        by_token: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_group_id", b"_group_id", "_member_id", b"_member_id", "_member_seq", b"_member_seq", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_group_id", b"_group_id", "_member_id", b"_member_id", "_member_seq", b"_member_seq", "expire_at_ms", b"expire_at_ms", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_group_id", b"_group_id", "_member_id", b"_member_id", "_member_seq", b"_member_seq", "by_token", b"by_token", "expire_at_ms", b"expire_at_ms", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq", "offsets", b"offsets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015

@@ -64,6 +64,7 @@ class SnapshotItem(_message.Message):
     CATALOG_FIELD_NUMBER: _builtins.int
     INCREMENTAL_FIELD_NUMBER: _builtins.int
     INCREMENTAL_MEMBER_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___SnapshotHeader:
         """First item of every snapshot."""
@@ -104,6 +105,10 @@ class SnapshotItem(_message.Message):
     def incremental_member(self) -> _incremental_pb2.IncrementalMemberState:
         """A member of the incremental group."""
 
+    @_builtins.property
+    def expression(self) -> _incremental_pb2.ExpressionResolved:
+        """What an expression matches that members of the incremental group subscribe to; after its members."""
+
     def __init__(
         self,
         *,
@@ -117,12 +122,13 @@ class SnapshotItem(_message.Message):
         catalog: Global___CatalogState | None = ...,
         incremental: _incremental_pb2.IncrementalState | None = ...,
         incremental_member: _incremental_pb2.IncrementalMemberState | None = ...,
+        expression: _incremental_pb2.ExpressionResolved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "incremental", b"incremental", "incremental_member", b"incremental_member", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "expression", b"expression", "generation", b"generation", "group", b"group", "header", b"header", "incremental", b"incremental", "incremental_member", b"incremental_member", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "incremental", b"incremental", "incremental_member", b"incremental_member", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "expression", b"expression", "generation", b"generation", "group", b"group", "header", b"header", "incremental", b"incremental", "incremental_member", b"incremental_member", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "group", "member", "owned", "generation", "offsets", "end", "catalog", "incremental", "incremental_member"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "group", "member", "owned", "generation", "offsets", "end", "catalog", "incremental", "incremental_member", "expression"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -1,0 +1,49 @@
+"""What assigns in incremental groups: the functions of `muster_assignors`, as the core asks them."""
+
+from collections.abc import Callable, Mapping
+
+from muster_assignors import (
+    Assignment,
+    GroupSnapshot,
+    MemberSnapshot,
+    TopicPartition,
+    TopicSnapshot,
+    assign_range_without_racks,
+    assign_uniform,
+)
+from muster_core.incremental import partitions
+from muster_core.incremental.target import Question, ServerAssignor
+
+
+def _asked(assign: Callable[[GroupSnapshot, bool | None], Assignment]) -> ServerAssignor:
+    def answer(question: Question) -> Mapping[str, list[partitions.TopicPartition]]:
+        first = next(iter(question.candidates.values()), None)
+        members = {
+            member_id: MemberSnapshot(
+                member_id,
+                tuple(sorted(first.topics if question.alike and first is not None else one.topics)),
+                one.group_instance_id,
+                one.rack_id,
+                tuple(TopicPartition(*partition) for partition in sorted(one.before)),
+            )
+            for member_id, one in question.candidates.items()
+        }
+        topics = {
+            name: TopicSnapshot(
+                numbers[-1] + 1, removed=frozenset(range(numbers[-1] + 1)).difference(numbers)
+            )
+            for name, numbers in question.topics.items()
+        }
+        if not members:
+            return {}
+        given = assign(GroupSnapshot(members, topics), question.alike)
+        return {member_id: [(p.topic, p.number) for p in some] for member_id, some in given.items()}
+
+    return answer
+
+
+SERVER_ASSIGNORS: Mapping[str, ServerAssignor] = {
+    "uniform": _asked(assign_uniform),
+    "range": _asked(lambda group, _: assign_range_without_racks(group)),
+}
+"""By name, the default first."""

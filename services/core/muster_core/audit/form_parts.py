@@ -1,0 +1,64 @@
+"""What records of several kinds say, and what is wrong with it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core.protocol import causes
+
+KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
+"""All kinds of causes."""
+
+OF_A_REMOVAL = frozenset(
+    (causes.LEFT, causes.SESSION_EXPIRED, causes.DISCONNECTED, causes.REBALANCE_TIMEOUT, causes.ADMIN,
+     causes.OVER_CAPACITY)
+)  # fmt: skip
+"""Kinds of causes for which a member is removed."""
+
+_OF_SILENCE = frozenset((causes.SESSION_EXPIRED, causes.DISCONNECTED))
+
+
+def wrong_in_record(
+    record: records_pb2.Record, group_id: str, *, may_be_nameless: bool = False
+) -> Iterator[str]:
+    """What is wrong with a record of any kind.
+
+    Args:
+        record: the record.
+        group_id: its group.
+        may_be_nameless: whether that may be the group without an id, which has offsets and never members.
+    """
+    if not group_id and not may_be_nameless:
+        yield "a group without an id"
+    if record.written_at_ms < 0:
+        yield f"written at {record.written_at_ms} ms"
+
+
+def wrong_in_cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kind]) -> Iterator[str]:
+    """What is wrong with a cause of certain kinds. One that is not known here may be a later version's."""
+    if cause.kind in KINDS and cause.kind not in kinds - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}:
+        yield f"cause {common_pb2.RebalanceCauseKind.Name(cause.kind)}"
+    if cause.silence_ms < 0 or (cause.silence_ms and cause.kind in KINDS - _OF_SILENCE):
+        yield f"a silence of {cause.silence_ms} ms"
+
+
+def wrong_in_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[str]:
+    """What is wrong with a list of partitions."""
+    named: list[tuple[str, int]] = []
+    for entry in topics:
+        if not entry.topic:
+            yield "a topic without a name"
+        if not entry.partitions:
+            yield f"no partitions of {entry.topic!r}"
+        named += [(entry.topic, number) for number in entry.partitions]
+    if not named:
+        yield "it removes nothing"
+    if len(set(named)) < len(named):
+        yield "a partition twice"
+
+
+def wrong_in_names(what: str, names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with names of which each is there once."""
+    if not all(names) or len(set(names)) < len(names):
+        yield f"{what} {list(names)[:5]}"

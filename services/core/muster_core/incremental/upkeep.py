@@ -1,0 +1,61 @@
+"""What follows without a request of the member that it is about: removals, and targets that are due."""
+
+from collections.abc import Iterable, Mapping
+
+from muster_core.incremental import causes
+from muster_core.incremental.decision import Decision
+from muster_core.incremental.member import Member
+from muster_core.incremental.target import (
+    ServerAssignor,
+    Topics,
+    changes_of,
+    preferred_assignor,
+    question_of,
+    subscribed_topics,
+)
+
+
+def remove(
+    decision: Decision,
+    members: Iterable[Member],
+    cause: causes.Cause,
+    topics: Topics,
+    assignors: Mapping[str, ServerAssignor],
+    *,
+    moved: bool = False,
+) -> None:
+    """Members are gone together, for one cause, and their partitions are free (GE-10).
+
+    Args:
+        decision: takes what follows.
+        members: who is gone.
+        cause: why.
+        topics: the topics that there are.
+        assignors: by name, the default first.
+        moved: whether the clock that judged them was set, as the records say.
+    """
+    for member in members:
+        decision.remove(member.member_id, cause, clock_moved=moved)
+    decision.raise_epoch(cause, topics.hash_of(subscribed_topics(decision.group)))
+    tend(decision, topics, assignors)
+
+
+def tend(decision: Decision, topics: Topics, assignors: Mapping[str, ServerAssignor]) -> None:
+    """What is done at once where the group has a stream member, and else in a later request (GE-26)."""
+    if decision.group.has_stream_members:
+        assign_due(decision, topics, assignors)
+        decision.wake()
+
+
+def assign_due(
+    decision: Decision,
+    topics: Topics,
+    assignors: Mapping[str, ServerAssignor],
+    alike: bool | None = None,
+) -> None:
+    """Computes the target if it is out of date (TA-01); `alike` as `are_alike` says."""
+    group = decision.group
+    if group.epoch > group.target_epoch:
+        name = preferred_assignor(group, next(iter(assignors)))
+        question = question_of(group, topics, alike=alike)
+        decision.assign(name, group.epoch, changes_of(question, assignors[name](question)))

@@ -1,0 +1,47 @@
+"""What a member of an incremental group is told, in an answer and as news."""
+
+from collections import defaultdict
+
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
+
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.member import Member
+from muster_core.position import Position
+from muster_core.protocol.context import ShardContext
+
+
+def answer_of(
+    context: ShardContext, group: IncrementalGroup, member: Member, *, whole_list: bool
+) -> ConsumerGroupHeartbeatResponse:
+    """What a member is told now.
+
+    Args:
+        context: the shard.
+        group: its group.
+        member: the member.
+        whole_list: whether it is told its list, or that this is as it was.
+    """
+    config = context.config
+    answer = ConsumerGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=group.epoch_of(member),
+        heartbeat_interval_ms=config.incremental_heartbeat_interval_ms,
+        session_timeout_ms=config.incremental_session_timeout_ms,
+        disconnect_grace_ms=config.incremental_disconnect_grace_ms,
+        version=member.version.to_proto(),
+        shard_epoch=context.epoch,
+    )
+    if whole_list:
+        answer.assignment.CopyFrom(assignment_of(member))
+    return answer
+
+
+def assignment_of(member: Member) -> ConsumerGroupHeartbeatResponse.Assignment:
+    """All that a member may work on, with its tokens."""
+    numbers: defaultdict[tuple[str, Position], list[int]] = defaultdict(list)
+    for topic, number in sorted(member.assigned):
+        numbers[topic, member.held[topic, number].token].append(number)
+    assignment = ConsumerGroupHeartbeatResponse.Assignment()
+    for (topic, token), some in sorted(numbers.items()):
+        assignment.given.add(topic=topic, partitions=some, token=token.to_proto())
+    return assignment

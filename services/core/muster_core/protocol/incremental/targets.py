@@ -1,0 +1,280 @@
+"""How a target comes about: in a turn, aside, or after a pause (docs/safety.md, INC-30 to INC-36)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
+
+from muster_core.events import Assign, Assigned, Request
+from muster_core.incremental import causes
+from muster_core.incremental.decision import Decision
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.late import what_counts
+from muster_core.incremental.partitions import Partitions
+from muster_core.incremental.target import When, are_alike, preferred_assignor, question_of, subscribed_topics
+from muster_core.incremental.upkeep import assign_due
+from muster_core.position import Position
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.topics import topics_of
+from muster_core.state.group import Group
+from muster_core.waiting.timing_wheel import Timer
+
+_FAILED_PAUSE_MS = 1_000
+"""Before an assignment is begun again that could not be computed."""
+
+
+class Waiting(NamedTuple):
+    """A request that waits for a target.
+
+    Attributes:
+        call: the call.
+        request: what it asks.
+        before: what its member worked on when it came.
+        joined: the join of its member.
+        version: what its member was told last.
+        epoch: the group's epoch by then: the target of that one or of a later one will do.
+    """
+
+    call: Request
+    request: ConsumerGroupHeartbeatRequest
+    before: Partitions
+    joined: Position
+    version: Position
+    epoch: int
+
+
+GoOn = Callable[[Group, Sequence[Waiting]], None]
+"""Takes requests that have waited; in no order with others, so it has to wait in line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An assignment that is computed aside.
+
+    Attributes:
+        number: which.
+        group: the group.
+        incremental: the group, in this life as an incremental one.
+        epoch: for which it is computed.
+        server_assignor: what computes it.
+        incarnations: which topic has a name.
+    """
+
+    number: int
+    group: Group
+    incremental: IncrementalGroup
+    epoch: int
+    server_assignor: str
+    incarnations: Mapping[str, int]
+
+
+class Targets:
+    """Computes targets that are out of date, at the time and in the place that fit.
+
+    A target of members that make calls alone is computed when one of them asks; that of a group with
+    members on
+    streams with the decision that makes it due, which does not come here.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._go_on: GoOn = lambda _, __: None
+        self._numbers = count(1)
+        self._running: dict[str, _Running] = {}
+        self._pauses: dict[str, _Due] = {}
+        self._waiting: dict[str, dict[str, Waiting]] = {}
+        self._patience: dict[str, _Due] = {}
+
+    def go_on_with(self, go_on: GoOn) -> None:
+        """Sets what takes requests that have waited."""
+        self._go_on = go_on
+
+    # --- when
+
+    def when(self, group: Group, draft: IncrementalGroup) -> When:
+        """When the target of a group is computed whose request finds it out of date.
+
+        Args:
+            group: the group.
+            draft: the group as the request would leave it.
+        """
+        group_id = group.group_id
+        if draft.has_stream_members:
+            return When.NOW
+        if self._runs(group):
+            return When.ASIDE
+        if group_id in self._pauses:
+            return When.LATER
+        if self._size(draft) > self._context.room.at_once_max:
+            return When.ASIDE
+        self._pause(group, 0)
+        return When.NOW
+
+    def _size(self, group: IncrementalGroup) -> int:
+        partitions = self._context.catalog.partitions
+        return len(group.members) + sum(partitions.get(name, 0) for name in subscribed_topics(group))
+
+    def needed(self, group: Group) -> None:
+        """The target may be out of date: it is computed, after the pause, or is being computed."""
+        if self._is_due(group) and not self._runs(group) and group.group_id not in self._pauses:
+            self._context.in_line(group, partial(self._begin, group))
+
+    def _is_due(self, group: Group) -> bool:
+        incremental = group.incremental
+        return (
+            incremental is not None
+            and self._context.groups.get(group.group_id) is group
+            and bool(incremental.members)
+            and incremental.epoch > incremental.target_epoch
+        )
+
+    def _runs(self, group: Group) -> bool:
+        """Whether an assignment is computed for a group: for itself, not for one that had its name before."""
+        running = self._running.get(group.group_id)
+        return running is not None and running.group is group and running.incremental is group.incremental
+
+    def _pause(self, group: Group, pause_ms: int) -> None:
+        """Begins the pause before the next assignment."""
+        pause_ms = max(pause_ms, self._context.config.incremental_assignment_interval_ms)
+        if pause_ms > 0:
+            pause = self._pauses[group.group_id] = _Due(self._pause_ended, group)
+            self._context.purgatory.wheel.arm(pause, self._context.now.boot_ms + pause_ms)
+
+    def _pause_ended(self, group: Group) -> None:
+        """The pause is over: what is due is computed, though nobody asks."""
+        self._pauses.pop(group.group_id, None)
+        self.needed(group)
+
+    def drop(self) -> None:
+        """Nobody waits any more, and results of what runs come too late: the shard is suspended."""
+        self._running.clear()
+        self._waiting.clear()
+
+    # --- computing
+
+    def _begin(self, group: Group) -> None:
+        group_id, incremental, context = group.group_id, group.incremental, self._context
+        if not self._is_due(group) or self._runs(group) or group_id in self._pauses:
+            return  # somebody's request was earlier
+        assert incremental is not None
+        self._pause(group, 0)
+        topics = topics_of(context.catalog)
+        if self._size(incremental) <= context.room.at_once_max:
+            decision = Decision(incremental, group_id, context.record)
+            assign_due(decision, topics, context.room.assignors, are_alike(incremental))
+            self._store(group, decision)
+            return
+        number = next(self._numbers)
+        name = preferred_assignor(incremental, next(iter(context.room.assignors)))
+        self._running[group_id] = _Running(
+            number, group, incremental, incremental.epoch, name, topics.incarnations
+        )
+        question = question_of(incremental, topics, alike=are_alike(incremental))
+        context.effects.work.append(Assign(group_id, number, name, question))
+
+    def assigned(self, event: Assigned) -> None:
+        """Takes a result, in line: the group may have gone on since it was asked for."""
+        running = self._running.get(event.group_id)
+        if running is None or running.number != event.number:
+            return  # of before a suspension
+        self._context.working_on = running.group
+        self._context.in_line(running.group, partial(self._take, running, event))
+
+    def _take(self, running: _Running, event: Assigned) -> None:
+        group, context = running.group, self._context
+        if self._running.get(group.group_id) is not running:
+            return
+        del self._running[group.group_id]
+        incremental = group.incremental
+        if incremental is not running.incremental or context.groups.get(group.group_id) is not group:
+            self._release(group)
+        elif event.changes is None:
+            self._pause(group, _FAILED_PAUSE_MS)
+            self._release(group)
+        elif running.epoch <= incremental.target_epoch:
+            self._follow(group)
+        else:
+            topics = topics_of(context.catalog)
+            changes, waits = what_counts(incremental, event.changes, topics, running.incarnations)
+            decision = Decision(incremental, group.group_id, context.record)
+            decision.assign(running.server_assignor, running.epoch, changes)
+            if waits and running.epoch == incremental.epoch:
+                decision.raise_epoch(causes.share_waits(context.now.wall_ms), incremental.topics_hash)
+            self._store(group, decision)
+
+    def _store(self, group: Group, decision: Decision) -> None:
+        self._context.append(decision.records, partial(self._follow, group), holds=group)
+
+    def _follow(self, group: Group) -> None:
+        """There is a new target: who waited for it goes on, and what changed meanwhile is next."""
+        incremental = group.incremental
+        assert incremental is not None
+        self._release(group, incremental.target_epoch)
+        if group.group_id in self._waiting:
+            self.needed(group)
+
+    # --- who waits
+
+    def wait(self, group: Group, waiting: Waiting) -> None:
+        """A request waits until the target is there, or for as long as may be.
+
+        One that its member made before is answered by the target before.
+        """
+        of_group = self._waiting.setdefault(group.group_id, {})
+        earlier = of_group.pop(waiting.request.member_id, None)
+        of_group[waiting.request.member_id] = waiting
+        if group.group_id not in self._patience:
+            patience = self._patience[group.group_id] = _Due(self._patience_ended, group)
+            wait_ms = self._context.config.incremental_assignment_wait_ms
+            self._context.purgatory.wheel.arm(patience, self._context.now.boot_ms + wait_ms)
+        if earlier is not None:
+            self._go_on(group, [earlier])
+        self.needed(group)
+
+    def _patience_ended(self, group: Group) -> None:
+        """The target is not there in time: who waits is answered by the one before."""
+        self._patience.pop(group.group_id, None)
+        self._release(group)
+
+    def _release(self, group: Group, epoch: int | None = None) -> None:
+        """Lets requests go on that waited for the target of an epoch; None: all of them."""
+        waiting = self._waiting.pop(group.group_id, {})
+        later = {} if epoch is None else {who: one for who, one in waiting.items() if one.epoch > epoch}
+        if later:
+            self._waiting[group.group_id] = later
+        elif (patience := self._patience.pop(group.group_id, None)) is not None:
+            self._context.purgatory.wheel.cancel(patience)
+        ready = [one for who, one in waiting.items() if who not in later]
+        if ready:  # they are of the group that has the name now
+            self._go_on(self._context.groups.get(group.group_id, group), ready)
+
+
+class _Due(Timer):
+    """Calls back about a group.
+
+    Args:
+        ended: what is called.
+        group: the group.
+    """
+
+    __slots__ = ("_ended", "_group")
+
+    def __init__(self, ended: Callable[[Group], None], group: Group) -> None:
+        super().__init__()
+        self._ended = ended
+        self._group = group
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        return self._group.group_id
+
+    def fire(self) -> None:
+        """The time is over."""
+        self._ended(self._group)

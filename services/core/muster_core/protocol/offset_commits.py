@@ -1,0 +1,338 @@
+"""OffsetCommit: what a member, or somebody from outside, wants to be stored of its progress."""
+
+from functools import partial
+
+from muster_protos.limits import topic_of
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1.coordinator_pb2 import OffsetCommitRequest, OffsetCommitResponse
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.features import Feature
+from muster_core.protocol.commit_bounds import CommitBounds
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.commits import fault_of_commit, judge_of, names_tokens
+from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.record_bounds import (
+    APPEND_MAX_BYTES,
+    RECORD_MAX_BYTES,
+    RECORD_PART_BYTES,
+    in_appends,
+    utf8_bytes,
+)
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.holdings import END_BYTES
+from muster_core.state.member import Member
+
+_NO_GROUP = "there is no such group"
+_OTHER_COMMIT = (
+    "a commit with this member_seq was stored without some partitions: commit these under a new one"
+)
+_SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
+
+_SURELY_SMALL = 100
+"""A commit of so many partitions fits into a record, whatever their names and metadata."""
+
+_RetryKey = tuple[str, str, int]
+"""Group, member and number of a commit."""
+
+
+class OffsetCommits:
+    """Handles OffsetCommit.
+
+    Args:
+        context: the shard.
+        rebalancer: prolongs sessions.
+        deletions: of topics.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, deletions: TopicDeletions) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        self._deletions = deletions
+        self._in_flight: dict[_RetryKey, list[int]] = {}
+        self._bounds = CommitBounds(context)
+
+    def on_their_way(self, group: Group) -> bool:
+        """Whether the log is about to know commits of the group."""
+        return self._bounds.on_their_way(group.group_id)
+
+    def handle(self, call: Request, request: OffsetCommitRequest) -> None:
+        """Answers when the log has the commit."""
+        if request.HasField("member_epoch") and Feature.INCREMENTAL_GROUPS not in self._context.features:
+            text = f"member_epoch needs the feature {Feature.INCREMENTAL_GROUPS}"
+            self._context.refuse(call.call_id, error_code.UNSUPPORTED_VERSION, text)
+            return
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            if request.HasField("member_epoch") and request.member_epoch >= 0:
+                self._refuse_known(call, request, error_code.GROUP_ID_NOT_FOUND)
+                return
+            if request.generation >= 0 and not request.HasField("member_epoch"):
+                self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
+                return
+            full = self._context.too_many_groups()
+            if full:
+                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
+            self._store(call, request, None)
+            return
+        if self._context.call_in_line(group, call):
+            return
+        if group.incremental is not None or request.HasField("member_epoch"):
+            self._commit_incremental(call, request, group)
+            return
+        member_id = self._context.proven_id(group, request, call.host)
+        fault = self._fault(group, request, member_id)
+        if fault is not None:
+            self._context.refuse(call.call_id, fault)
+            return
+        member = group.members.get(member_id)
+        if member is None:
+            self._store(call, request, None)
+            return
+        self._rebalancer.touch(group, member)
+        if request.ends and (full := self._note_ends(group, request)):
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            return
+        seqs = member.commit_seq, member.accepted_commit_seq
+        if not request.member_seq or not self._is_known(call, request, *seqs):
+            self._store(call, request, member)
+
+    def _commit_incremental(self, call: Request, request: OffsetCommitRequest, group: Group) -> None:
+        """A commit in an incremental group; it prolongs no session (conformance TM-03)."""
+        epoch = request.member_epoch if request.HasField("member_epoch") else request.generation
+        member_id = self._context.proven_id(group, request, call.host)
+        fault = fault_of_commit(group, member_id, epoch, by_token=names_tokens(request))
+        if fault is not None:
+            self._refuse_known(call, request, fault)
+            return
+        incremental = group.incremental
+        member = None if incremental is None else incremental.members.get(request.member_id)
+        if member is None:
+            self._store(call, request, None)
+            return
+        if request.ends and (full := self._note_ends(group, request)):
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            return
+        of_member = (group.group_id, member.member_id)
+        accepted = max((key[2] for key in self._in_flight if key[:2] == of_member), default=0)
+        if not request.member_seq or not self._is_known(call, request, member.commit_seq, accepted):
+            self._store(call, request, None, from_member=True)
+
+    def _refuse_known(self, call: Request, request: OffsetCommitRequest, code: ErrorCode) -> None:
+        """Refuses a commit of partitions that there are; the others are unknown, as in Kafka."""
+        response = self._answer(request)
+        unknown = error_code.UNKNOWN_TOPIC_OR_PARTITION
+        outcomes = [outcome for topic in response.topics for outcome in topic.partitions]
+        for outcome in outcomes:
+            if outcome.error_code != unknown:
+                outcome.error_code = code
+        if all(outcome.error_code == code for outcome in outcomes):
+            response.error_code = code
+        self._context.reply(call.call_id, response)
+
+    def _note_ends(self, group: Group, request: OffsetCommitRequest) -> str:
+        """Notes ends of what the member owns; returns why there is no room for them, or an empty text."""
+        reported = {
+            (topic.name, entry.partition): entry.end for topic in request.ends for entry in topic.partitions
+        }
+        owned = {
+            partition: end
+            for partition, end in reported.items()
+            if group.owner_of(partition) == request.member_id
+            and partition[0] not in group.renewed_topics  # what it works at is of the topic that was deleted
+        }
+        grows_bytes = sum(
+            END_BYTES + utf8_bytes(topic)
+            for topic, number in owned
+            if group.ends.get((topic, number)) is None
+        )
+        if grows_bytes and (full := self._context.too_much(grows_bytes, at_work=True)):
+            return full
+        for partition, end in owned.items():
+            group.ends.put(partition, end)
+        group.weigh()
+        return ""
+
+    def _is_known(
+        self, call: Request, request: OffsetCommitRequest, stored_seq: int, accepted_seq: int
+    ) -> bool:
+        """Answers a commit whose number is not above all that the member's commits had; False: it is."""
+        in_flight = self._in_flight.get(_retry_key(request))
+        if in_flight is not None:
+            in_flight.append(call.call_id)  # a retry of a commit that is on its way: answered with it
+        elif request.member_seq == stored_seq:
+            self._context.reply(call.call_id, self._answer_to_retry(request))
+        elif request.member_seq < max(stored_seq, accepted_seq):
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, _SUPERSEDED)
+        else:
+            return False
+        return True
+
+    @staticmethod
+    def _fault(group: Group, request: OffsetCommitRequest, member_id: str) -> ErrorCode | None:
+        """Why the commit is not accepted (conformance OC-03 to OC-13); None: it is."""
+        if request.generation < 0 and group.state is GroupState.EMPTY:
+            return None  # an operator or a simple consumer
+        if request.generation >= 0 or member_id or request.group_instance_id:
+            fault = group.fault_of(member_id, request.group_instance_id, request.generation)
+            if fault is not None:
+                return fault
+            if not group.members[member_id].recorded:
+                return error_code.ILLEGAL_GENERATION  # in its first join phase: it is in no generation yet
+        elif group.state is not GroupState.EMPTY:
+            return error_code.UNKNOWN_MEMBER_ID
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return error_code.REBALANCE_IN_PROGRESS
+        return None
+
+    def _store(
+        self,
+        call: Request,
+        request: OffsetCommitRequest,
+        member: Member | None,
+        *,
+        from_member: bool = False,
+    ) -> None:
+        record = self._context.record()
+        commit = record.offset_committed
+        commit.group_id = request.group_id
+        commit.generation = request.member_epoch if request.HasField("member_epoch") else request.generation
+        commit.by_token = from_member and names_tokens(request)
+        # Ids that come from outside were not checked (OC-04) and say nothing.
+        known = member is not None or from_member
+        commit.member_id = request.member_id if known else ""
+        commit.member_seq = request.member_seq if known else 0
+        if request.retention_ms > 0:
+            commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
+        # Decided now: the catalog may be another one when the commit is stored.
+        response = self._answer(request, commit)
+        if not commit.offsets:
+            self._context.reply(call.call_id, response)
+            return
+        if (excess := self._bounds.excess(commit, at_work=known)) is not None:
+            self._context.refuse(call.call_id, *excess)
+            return
+        records = _in_parts(record)
+        if len(records) > 1 and len(list(in_appends(records))) > 1:
+            text = f"the commit takes more than the {APPEND_MAX_BYTES} bytes that the log takes at a time"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
+        retry_key = _retry_key(request)
+        if known and request.member_seq:
+            if member is not None:
+                member.accepted_commit_seq = request.member_seq
+            self._in_flight[retry_key] = [call.call_id]
+        size = self._bounds.opened(commit)
+        answer = partial(self._stored, call, request, retry_key, response, size)
+        self._deletions.note_before(topic_of(topic.name) for topic in request.topics)
+        self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
+
+    def _stored(
+        self,
+        call: Request,
+        request: OffsetCommitRequest,
+        retry_key: _RetryKey,
+        answer: OffsetCommitResponse,
+        size: tuple[int, int],
+    ) -> None:
+        self._bounds.closed(request.group_id, size)
+        for call_id in self._in_flight.pop(retry_key, [call.call_id]):
+            self._context.reply(call_id, answer)
+
+    def _overdue(self, retry_key: _RetryKey) -> None:
+        waiting = self._in_flight.get(retry_key, [])
+        for call_id in waiting:
+            self._context.refuse(
+                call_id, error_code.COORDINATOR_NOT_AVAILABLE, "the log is slow; the commit may land"
+            )
+        waiting.clear()
+
+    def _answer(
+        self, request: OffsetCommitRequest, commit: records_pb2.OffsetCommitted | None = None
+    ) -> OffsetCommitResponse:
+        """What becomes of each partition; those that are well are written to the commit."""
+        response = OffsetCommitResponse(shard_epoch=self._context.epoch)
+        group = self._context.groups.get(request.group_id)
+        renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
+        stored = None if commit is None else commit.offsets
+        judge = None
+        if group is not None and group.incremental is not None:
+            by_token = names_tokens(request)
+            deleted = frozenset[str]().union(*self._context.deletions)
+            judge = judge_of(group.incremental, request.member_id, deleted, by_token=by_token)
+        knows_all = request.HasField("member_epoch") or judge is not None
+        removed = self._context.catalog.removed_places
+        limit_bytes = self._context.config.offset_metadata_max_bytes
+        for topic in request.topics:
+            name = topic.name
+            outcomes = response.topics.add(name=name).partitions
+            about = topic_of(name) if judge is not None else name
+            count = self._context.catalog.partitions.get(about)
+            gone = topic_of(name) in renewed  # what its members work at is of the topic that was deleted
+            for entry in topic.partitions:
+                code = error_code.NONE
+                partition, metadata = entry.partition, entry.metadata
+                if utf8_bytes(metadata) > limit_bytes:
+                    code = error_code.OFFSET_METADATA_TOO_LARGE
+                elif (name, partition) in removed:
+                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                elif gone or (partition >= count if count is not None else knows_all):
+                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                    # Whoever was given a partition may know of it before this coordinator does.
+                    if not gone and group is not None and group.owner_of((about, partition)):
+                        code = error_code.NONE
+                if judge is not None and not code:
+                    code = judge((topic_of(name), partition), entry)
+                outcomes.add(partition=partition, error_code=code)
+                if stored is not None and not code:
+                    stored.add(
+                        topic=name,
+                        partition=partition,
+                        offset=entry.offset,
+                        leader_epoch=entry.leader_epoch,
+                        metadata=metadata,
+                    )
+        return response
+
+    def _answer_to_retry(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """What became of a commit whose number is stored: no partition is well that was refused then."""
+        response = self._answer(request)
+        offsets = self._context.groups[request.group_id].offsets
+        for topic, outcomes in zip(request.topics, response.topics, strict=True):
+            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
+                found = offsets.get((topic.name, entry.partition))
+                if found is not None and found[:3] == (entry.offset, entry.leader_epoch, entry.metadata):
+                    outcome.error_code = error_code.NONE
+                elif not outcome.error_code:
+                    outcome.error_code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                    response.error_message = _OTHER_COMMIT
+        return response
+
+
+def _in_parts(record: records_pb2.Record) -> list[records_pb2.Record]:
+    """A commit as the records that hold it; its number is in the last one, so that it is there once."""
+    if len(record.offset_committed.offsets) <= _SURELY_SMALL or record.ByteSize() <= RECORD_MAX_BYTES:
+        return [record]
+    empty, parts = records_pb2.Record(), list[records_pb2.Record]()
+    empty.CopyFrom(record)
+    empty.offset_committed.ClearField("offsets")
+    empty.offset_committed.member_seq = 0
+    size_bytes = RECORD_PART_BYTES
+    for entry in record.offset_committed.offsets:
+        if size_bytes >= RECORD_PART_BYTES:
+            part, size_bytes = records_pb2.Record(), 0
+            part.CopyFrom(empty)
+            parts.append(part)
+        parts[-1].offset_committed.offsets.append(entry)
+        size_bytes += entry.ByteSize()
+    parts[-1].offset_committed.member_seq = record.offset_committed.member_seq
+    return parts
+
+
+def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
+    return (request.group_id, request.member_id, request.member_seq)

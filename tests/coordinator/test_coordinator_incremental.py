@@ -1,0 +1,262 @@
+"""Members of incremental groups make calls to coordinators on the real log."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
+from coordinator.incremental_caller import AWAY, LEAVE, IncrementalCaller, settled
+from coordinator.real_cluster import SHARDS, RealCluster
+from coordinator.test_coordinator_metrics import counted
+from kit.callers_by_header import NamedCallers
+from kit.waiting import until
+from muster_coordinator.coordinator import Coordinator
+from muster_core import error_code
+from muster_core.features import FEATURE_NAMES, Feature
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, incremental_pb2
+
+pytestmark = pytest.mark.cluster
+
+GROUP = group_of(0, 0, SHARDS)
+PARTITIONS = 4
+OLDER = tuple(name for name in FEATURE_NAMES if name != Feature.INCREMENTAL_GROUPS)
+RULES = """
+[[rule]]
+who = ["owner", "thief", "blind"]
+verbs = ["join", "commit", "read", "describe"]
+groups = ["*"]
+
+[[rule]]
+who = ["owner", "thief"]
+verbs = ["describe"]
+topics = ["*"]
+"""
+
+
+async def with_topic(real: RealCluster, coordinator: Coordinator, name: str = "t") -> None:
+    """Makes a topic, and waits until the coordinator knows it."""
+    await real.change_topic(create=discovery_pb2.Topic(name=name, partitions=PARTITIONS))
+    await until(lambda: name in topics_of(coordinator))
+
+
+def topics_of(coordinator: Coordinator) -> set[str]:
+    parts = coordinator._parts
+    assert parts is not None
+    return set() if parts.view.catalog is None else {topic.name for topic in parts.view.catalog.topics}
+
+
+async def begun(real: RealCluster, **settings: Any) -> Coordinator:
+    """A coordinator that owns everything and knows topic `t`."""
+    coordinator = await real.add("a", **settings)
+    await owns(coordinator, SHARDS)
+    await with_topic(real, coordinator)
+    return coordinator
+
+
+async def described(caller: Caller, *group_ids: str) -> list[Any]:
+    request = incremental_pb2.ConsumerGroupDescribeRequest(group_ids=group_ids)
+    answer = await caller.stub.ConsumerGroupDescribe(request, timeout=60)
+    return list(answer.groups)
+
+
+async def joined(caller: Caller, *others: IncrementalCaller, **fields: Any) -> IncrementalCaller:
+    """One member more, after everybody has all of its share."""
+    member = IncrementalCaller(caller, GROUP, **fields)
+    assert not (await member.join()).error_code
+    await settled(*others, member)
+    return member
+
+
+async def test_only_what_moves_changes_its_owner_and_a_next_coordinator_goes_on(real: RealCluster) -> None:
+    first = await begun(real)
+    caller = real.caller(first)
+    one = await joined(caller)
+    before = dict(one.owned)
+    assert len(before) == PARTITIONS
+    two = await joined(caller, one)
+    assert len(one.owned) == len(two.owned) == PARTITIONS // 2
+    assert one.owned.items() <= before.items()
+    assert all(token > before[partition] for partition, token in two.owned.items())
+
+    second = await real.add("b")
+    await first.drain_and_stop()
+    await owns(second, SHARDS)
+    tokens = dict(two.owned)
+    one.caller = two.caller = real.caller(second)
+    await settled(one, two)
+    assert two.owned == tokens
+    assert (await one.leave()).member_epoch == LEAVE
+    await settled(two)
+    assert len(two.owned) == PARTITIONS
+    assert tokens.items() <= two.owned.items()
+
+
+async def test_a_group_is_described_with_what_each_has_gives_back_and_should_have(real: RealCluster) -> None:
+    caller = real.caller(await begun(real))
+    one = await joined(caller, group_instance_id="i")
+    two = IncrementalCaller(caller, GROUP)
+    await two.join()
+    await one.beat()  # is told what to give back, and has not
+    group, missing = await described(caller, GROUP, "missing")
+    assert missing.error_code == error_code.GROUP_ID_NOT_FOUND
+    assert (group.state, group.server_assignor) == ("Reconciling", "uniform")
+    assert (group.group_epoch, group.assignment_epoch) == (2, 2)
+    members = {member.member_id: member for member in group.members}
+    assert members[one.member_id].group_instance_id == "i"
+    assert members[one.member_id].host == "127.0.0.1"
+    assert [(some.topic, len(some.partitions)) for some in members[one.member_id].revoking] == [("t", 2)]
+    assert [(some.topic, len(some.partitions)) for some in members[two.member_id].target] == [("t", 2)]
+    assert not members[two.member_id].assigned
+
+
+async def test_a_coordinator_that_does_not_own_the_group_names_the_owner(real: RealCluster) -> None:
+    first = await begun(real, settle_ms=3_600_000)
+    second = await real.add("b", settle_ms=3_600_000)
+    await until(lambda: second._parts is not None and second._parts.ownership.owner_elsewhere(0) is not None)
+    member = IncrementalCaller(real.caller(second), GROUP)
+    answer = await member.join()
+    assert answer.error_code == error_code.NOT_COORDINATOR
+    assert answer.coordinator.port == first.address.port
+    (group,) = await described(real.caller(second), GROUP)
+    assert group.error_code == error_code.NOT_COORDINATOR
+
+
+async def test_a_static_member_that_is_away_keeps_its_share_for_its_next_process(real: RealCluster) -> None:
+    caller = real.caller(await begun(real))
+    one = await joined(caller, group_instance_id="i")
+    another = IncrementalCaller(caller, GROUP, group_instance_id="i")
+    refused = await another.join()
+    assert refused.error_code == error_code.UNRELEASED_INSTANCE_ID
+    assert (await one.leave(AWAY)).member_epoch == AWAY
+    assert not (await another.join(replaces=refused.holder)).error_code
+    await settled(another)
+    assert another.owned.keys() == one.owned.keys()
+    assert (await one.beat()).error_code == error_code.FENCED_INSTANCE_ID
+
+
+async def test_kinds_meet_and_an_empty_group_changes_its_kind_and_keeps_its_offsets(
+    real: RealCluster,
+) -> None:
+    caller = real.caller(await begun(real))
+    classic = await caller.join(GROUP)
+    await caller.sync(GROUP, classic)
+    member = IncrementalCaller(caller, GROUP)
+    assert (await member.join()).error_code == error_code.GROUP_ID_NOT_FOUND
+    assert await caller.commit(GROUP, 7, classic) == error_code.NONE
+    leaver = coordinator_pb2.LeaveGroupRequest.Member(member_id=classic.member_id)
+    await caller.stub.LeaveGroup(
+        coordinator_pb2.LeaveGroupRequest(group_id=GROUP, members=[leaver]), timeout=60
+    )
+    assert not (await member.join()).error_code
+    await settled(member)
+    assert member.epoch > classic.generation
+    assert await caller.fetch(GROUP) == [(error_code.NONE, 7)]
+    assert (await caller.join(GROUP)).error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert await member.commit(8, ("t", 0)) == error_code.NONE
+    await member.leave()
+    again = await caller.join(GROUP)
+    assert again.error_code == error_code.NONE
+    assert again.generation > member.epoch
+    assert await caller.fetch(GROUP) == [(error_code.NONE, 8)]
+
+
+async def test_before_the_feature_is_on_nothing_is_written_and_then_it_is(tmp_path: Path) -> None:
+    real = RealCluster(tmp_path, features=OLDER)
+    await real.start()
+    try:
+        coordinator = await begun(real)
+        member = IncrementalCaller(real.caller(coordinator), GROUP)
+        assert (await member.join()).error_code == error_code.UNSUPPORTED_VERSION
+        kinds = {record.WhichOneof("kind") for record in await real.log(0)}
+        assert not kinds & {"member_subscribed", "epoch_raised", "target_assigned", "member_stepped"}
+        request = metadata_pb2.EnableFeatureRequest(name=Feature.INCREMENTAL_GROUPS)
+        await real.stub.EnableFeature(request, timeout=60)
+
+        async def is_served() -> bool:
+            return not (await member.join()).error_code
+
+        while not await is_served():
+            pass  # the coordinator hears of it in a moment
+        await settled(member)
+        assert len(member.owned) == PARTITIONS
+    finally:
+        await real.stop()
+
+
+@pytest.fixture
+async def of_owner(real: RealCluster, tmp_path: Path) -> tuple[Coordinator, IncrementalCaller]:
+    """A member of `owner`, with a secret, where rules are."""
+    file = tmp_path / "access.toml"
+    file.write_text(RULES)
+    coordinator = await begun(real, trust=NamedCallers.with_rules(file))
+    fields = {"member_secret": b"s" * 16, "group_instance_id": "i"}
+    return coordinator, await joined(real.caller(coordinator, "owner"), **fields)
+
+
+async def test_who_may_not_join_a_group_or_see_a_topic_is_refused(
+    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+) -> None:
+    coordinator, _ = of_owner
+    for who, code in (
+        ("", error_code.GROUP_AUTHORIZATION_FAILED),
+        ("blind", error_code.TOPIC_AUTHORIZATION_FAILED),
+    ):
+        assert (await IncrementalCaller(real.caller(coordinator, who), GROUP).join()).error_code == code
+    (group,) = await described(real.caller(coordinator, "stranger"), GROUP)
+    assert group.error_code == error_code.GROUP_AUTHORIZATION_FAILED
+    assert not group.members
+
+
+async def test_a_member_is_its_identitys_and_its_secrets_alone(
+    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+) -> None:
+    coordinator, member = of_owner
+    owned = dict(member.owned)
+    owner = member.caller
+    member.caller = real.caller(coordinator, "thief")
+    for answer in (await member.beat(), await member.leave(), await member.beat(member_epoch=0)):
+        assert answer.error_code == error_code.UNKNOWN_MEMBER_ID
+    newcomer = IncrementalCaller(member.caller, GROUP, group_instance_id="i")
+    assert (await newcomer.join()).error_code == error_code.FENCED_INSTANCE_ID
+    assert await member.commit(1, ("t", 0)) == error_code.UNKNOWN_MEMBER_ID
+
+    member.caller = owner
+    for secret in (b"", b"t" * 16):
+        assert (await member.beat(member_secret=secret)).error_code == error_code.UNKNOWN_MEMBER_ID
+        assert await member.commit(1, ("t", 0), member_secret=secret) == error_code.UNKNOWN_MEMBER_ID
+    await settled(member)
+    assert member.owned == owned
+    assert await member.commit(1, ("t", 0)) == error_code.NONE
+
+
+async def test_what_breaks_the_limits_is_refused_with_its_field(real: RealCluster) -> None:
+    caller = real.caller(await begun(real))
+    member = IncrementalCaller(caller, GROUP)
+    wrong: list[dict[str, Any]] = [
+        {"process_id": b"short"},
+        {"topics": None, "topic_regex": "x" * 1_025},
+        {"rack_id": "x" * 256},
+    ]
+    for fields in wrong:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await member.join(**fields)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert list(fields)[-1] in str(refused.value.details())
+
+
+async def test_groups_and_members_of_this_kind_are_counted(cluster: MemoryCluster) -> None:
+    group_id = group_of(0)
+    async with counted(cluster) as one:
+        members = [IncrementalCaller(one.caller, group_id) for _ in range(2)]
+        for member in members:
+            assert not (await member.join()).error_code
+        await settled(*members)
+        await members[1].leave()
+        numbers = await one.read()
+    assert numbers.value("muster_members_joined_total") == 2
+    assert numbers.value("muster_members_left_total", cause="member_left") == 1
+    assert numbers.value("muster_rebalances_total", cause="member_joined") == 2
+    assert numbers.value("muster_members", kind="dynamic") == 1
+    assert numbers.value("muster_groups", state="Assigning") == 1
