@@ -20,6 +20,7 @@ from muster_protos.muster.v1 import (
     coordinator_pb2_grpc,
     discovery_pb2,
     discovery_pb2_grpc,
+    incremental_pb2,
 )
 
 NONE = common_pb2.ERROR_CODE_NONE
@@ -136,6 +137,15 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
     async def ReleaseGroup(self, request: Any, context: Any) -> Any:
         missing = coordinator_pb2.ReleaseGroupResponse(error_code=common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND)
         return await self.answer("ReleaseGroup", request, context, lambda _: missing)
+
+    async def ConsumerGroupHeartbeat(self, request: Any, context: Any) -> Any:
+        old = common_pb2.ERROR_CODE_UNSUPPORTED_VERSION
+        refused = incremental_pb2.ConsumerGroupHeartbeatResponse(error_code=old)
+        return await self.answer("ConsumerGroupHeartbeat", request, context, lambda _: refused)
+
+    async def ConsumerGroupDescribe(self, request: Any, context: Any) -> Any:
+        nothing = incremental_pb2.ConsumerGroupDescribeResponse()
+        return await self.answer("ConsumerGroupDescribe", request, context, lambda _: nothing)
 
     def describe(self, request: Any) -> Any:
         dead = coordinator_pb2.GROUP_STATE_DEAD

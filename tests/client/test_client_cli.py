@@ -16,7 +16,7 @@ from client.client_scripted import NONE, ScriptedCluster
 from kit import forked
 from kit.interrupted import interrupted
 from muster.cli import _app
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 pytestmark = pytest.mark.cluster
 FULL_DISK = Path("/dev/full")
@@ -309,6 +309,27 @@ async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
     assert json.loads(out)["members"][0]["member_id"] == "m-1"
     code, out, _ = await cli(cluster, "groups", "describe", "other")
     assert (code, out) == (1, "there is no group other\n")
+
+
+async def test_what_is_on_its_way_in_an_incremental_group_is_shown(cluster: ScriptedCluster) -> None:
+    group = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="g", state=coordinator_pb2.GROUP_STATE_RECONCILING, generation=4, type="consumer"
+    )
+    detail = incremental_pb2.ConsumerGroupDescribeResponse.Group(group_id="g")
+    moving = common_pb2.TopicPartitions(topic="t", partitions=[2, 3])
+    detail.members.add(member_id="m-1", revoking=[moving], revocation_remaining_ms=9_000)
+    waits = detail.members.add(member_id="m-2", group_instance_id="i", revocation_remaining_ms=-1)
+    waits.awaits.add(member_id="m-1", topics=[moving])
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
+    answer = incremental_pb2.ConsumerGroupDescribeResponse(groups=[detail])
+    a.script["ConsumerGroupDescribe"].append(answer)
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert code == 0
+    assert "epoch 4" in out
+    gives, waiting = (" ".join(line.split()) for line in out.splitlines()[-2:])
+    assert gives == "m-1 gives back, within 9 s t 2-3"
+    assert waiting == "i waits for m-1 t 2-3"
 
 
 async def test_what_a_later_version_or_a_wrong_clock_says_is_shown_as_it_is(cluster: ScriptedCluster) -> None:

@@ -14,6 +14,7 @@ from client.client_scripted import TOKEN, Break, Coordinator, ScriptedCluster, c
 from kit.waiting import until
 from muster import MemberState, TopicPartition
 from muster._cluster.link import Outcome
+from muster._member.leader import Leader
 from muster._member.waits import Waits
 from muster._reactions import CONNECTION_LOST
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
@@ -586,6 +587,24 @@ async def test_a_leader_rejoins_when_a_topic_grew(cluster: ScriptedCluster) -> N
         await story.until("assigned", "revoked", "assigned")
         assert story.told[-1][1] == (*ALL, TopicPartition("t", 3))
         assert "t from 3 to 4" in a.requests("JoinGroup")[-1].reason
+
+
+async def test_a_leader_watches_topics_after_an_error_that_nobody_foresaw(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes, failures = Leader.changes, iter([KeyError("unforeseen")])
+
+    async def failing(leader: Leader) -> str:
+        for failure in failures:
+            raise failure
+        return await changes(leader)
+
+    monkeypatch.setattr(Leader, "changes", failing)
+    async with joined(cluster, topic_refresh_interval_ms=100) as story:
+        cluster.topics["t"] = 4
+        await story.until("assigned", "revoked", "assigned")
+    assert "topics cannot be watched; trying again" in caplog.text
+    assert "KeyError: 'unforeseen'" in caplog.text
 
 
 @pytest.mark.parametrize("topics", [["t", "no such/topic", "x" * 300], ["t", *map(str, range(1_000))]])

@@ -1,10 +1,12 @@
 """`run` and `arun`: work on what is owned, stop it when it is not."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -501,6 +503,65 @@ async def test_children_are_stopped_without_their_worker(cluster: ScriptedCluste
             process.kill()
     assert out.decode().splitlines() == ["{(0, -15)} False", "stopped in order"]
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "0"), ("1", "1")])
+def test_grpc_does_nothing_at_forks_unless_a_program_wants_it(before: str | None, after: str) -> None:
+    """What it does there lets children crash that never use it. It reads that when it is imported."""
+    name = "GRPC_ENABLE_FORK_SUPPORT"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    environment |= {} if before is None else {name: before}
+    program = f"import muster, os, sys; print('grpc' in sys.modules, os.environ[{name!r}]); muster.Cluster"
+    found = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True)
+    assert found.stdout.decode().split() == ["False", after]
+
+
+RETURNING = """
+import asyncio, os, signal, sys, muster
+
+async def work(p):
+    if p.number:
+        await asyncio.Event().wait()
+    codes = []
+    for how in ("return", "raise", "await", "commit"):
+        child = os.fork()
+        if not child and how == "return":
+            return
+        if not child and how == "raise":
+            raise ValueError("in the child")
+        if not child and how == "await":
+            await asyncio.sleep(0)
+            await asyncio.Event().wait()
+        if not child:
+            await p.commit(1_000)
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            await asyncio.sleep(0.01)
+        codes.append(os.waitstatus_to_exitcode(ended[1]))
+        await p.commit(len(codes))
+    print(codes, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.Event().wait()
+
+muster.run(work, group="g", topic="t", partitions=3, servers=sys.argv[1])
+print("stopped in order", flush=True)
+"""
+
+
+async def test_a_child_that_comes_back_to_the_loop_of_its_parent_ends(cluster: ScriptedCluster) -> None:
+    """It would take the parent's sockets out of what that waits for: no signal would stop the worker."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", RETURNING, cluster.address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, said = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert out.decode().splitlines() == ["[70, 70, 70, 70]", "stopped in order"]
+    assert said.decode().count("came back to that loop") == 4
 
 
 async def test_the_raw_member_needs_no_client(cluster: ScriptedCluster) -> None:

@@ -21,7 +21,7 @@ BAD = TopicPartition("t", 2)
 WORKER = """
 import logging, os, sys, muster
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-version, fails = sys.argv[1:]
+version, fails, protocol = sys.argv[1:]
 
 async def work(p):
     os.write(1, b"at %d\\n" % p.number)
@@ -31,7 +31,14 @@ async def work(p):
     await p.ending()
 
 muster.run(
-    work, group="g", topic="t", partitions=4, version=version, retry_attempts=2, retry_backoff_ms=10
+    work,
+    group="g",
+    topic="t",
+    partitions=4,
+    version=version,
+    retry_attempts=2,
+    retry_backoff_ms=10,
+    protocol=protocol,
 )
 """
 
@@ -63,10 +70,10 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(servers: str, version: str, fails: bool = True) -> AsyncIterator[Worker]:
+async def worker(servers: str, version: str, protocol: str, fails: bool = True) -> AsyncIterator[Worker]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", WORKER, version, "fails" if fails else "well"),
+        *("-c", WORKER, version, "fails" if fails else "well", protocol),
         env={**os.environ, "MUSTER_SERVERS": servers},
         stdout=PIPE,
         stderr=PIPE,
@@ -85,7 +92,10 @@ async def cli(servers: str, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_released(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "incremental"])
+async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_released(
+    tmp_path: Path, protocol: str
+) -> None:
     async with (
         running(tmp_path, redis_nodes=1, coordinators=2) as servers,
         muster.Cluster(servers.servers) as cluster,
@@ -95,7 +105,7 @@ async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_rele
             return [(p.partition, p.reason, p.version) for p in await cluster.parked("g")]
 
         said = [(BAD, "attempt 2: ValueError: no such tenant", "1")]
-        async with worker(servers.servers, "1") as first:
+        async with worker(servers.servers, "1", protocol) as first:
             await until_equal(parked, said)
             await until(lambda: "t-2 is parked since" in first.log, "that it is parked")
             await until(lambda: {0, 1, 3} <= set(first.at), "the others run")
@@ -103,7 +113,7 @@ async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_rele
             assert first.process.returncode is None
         assert set(await cluster.committed("g")) == {TopicPartition("t", n) for n in (0, 1, 3)}
 
-        async with worker(servers.servers, "1") as second:  # it moves
+        async with worker(servers.servers, "1", protocol) as second:  # it moves
             await until(lambda: "t-2 is parked since" in second.log, "that it is still parked")
             code, out = await cli(servers.servers, "groups", "describe", "g")
             assert code == 0
@@ -122,7 +132,9 @@ async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_rele
             await until_equal(parked, said)
             await until(lambda: "t-2 was released; its work is called again" in second.log)
 
-        async with worker(servers.servers, "2", fails=False) as repaired:  # the deploy that frees it
+        async with worker(
+            servers.servers, "2", protocol, fails=False
+        ) as repaired:  # the deploy that frees it
             await until(lambda: 2 in repaired.at, "another version takes it")
             await until_equal(parked, [])
             await until(lambda: "t-2 was parked by another version" in repaired.log)

@@ -37,6 +37,22 @@ async def test_a_member_in_plain_calls(tmp_path: Path) -> None:
         assert text.rstrip().endswith("left")
 
 
+async def test_members_of_an_incremental_group_in_plain_calls(tmp_path: Path) -> None:
+    async with running(tmp_path, redis_nodes=1, coordinators=1) as cluster:
+        name = "raw_incremental_member.py"
+        first = await _run(cluster.servers, name, cluster.servers, "--beats", "60", "--interval", "0.1")
+        assert first.stdout is not None
+        while b"12 partitions" not in (line := await asyncio.wait_for(first.stdout.readline(), 60)):
+            assert line, "it ended"
+        second = await _run(cluster.servers, name, cluster.servers, "--beats", "30", "--interval", "0.1")
+        for process in (second, first):
+            output, _ = await asyncio.wait_for(process.communicate(), 60)
+            text = output.decode()
+            assert process.returncode == 0, text
+            assert ", 6 partitions" in text
+            assert text.rstrip().endswith("left")
+
+
 async def test_two_workers_share_and_one_stops(tmp_path: Path) -> None:
     async with running(tmp_path, redis_nodes=1, coordinators=1) as cluster:
         workers = [await _run(cluster.servers, "worker.py") for _ in range(2)]

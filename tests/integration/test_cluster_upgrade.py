@@ -37,7 +37,7 @@ import sys
 from muster_server.verify.verifier import verify
 sys.exit(not verify(sys.argv[1]).clean)
 """
-REFUSED = "which the cluster has enabled"
+REFUSED = "the cluster has features enabled that this server"
 ORDERS = {
     "as documented": (METADATA, COORDINATOR, DISCOVERY),
     "the other way round": (DISCOVERY, COORDINATOR, METADATA),

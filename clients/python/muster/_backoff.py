@@ -36,7 +36,7 @@ class Backoff:
         if connection_broken and self._may_hurry:
             self._may_hurry = False
             return 0
-        wait_ms = self._next_ms * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+        wait_ms = self._next_ms * between(1 - JITTER, 1 + JITTER)
         if self.attempts > self._steady:
             self._next_ms = min(2 * self._next_ms, LONGEST_MS)
         return wait_ms
@@ -44,6 +44,11 @@ class Backoff:
     async def pause(self, *, connection_broken: bool = False) -> None:
         """Waits before the next attempt."""
         await asyncio.sleep(self.next_ms(connection_broken=connection_broken) / 1_000)
+
+
+def between(low: float, high: float) -> float:
+    """A number drawn anew each time, so that many clients do not act at the same moment."""
+    return random.uniform(low, high)  # noqa: S311 - no secret
 
 
 class Pushback:
@@ -55,8 +60,7 @@ class Pushback:
     def said(self, kind: type, after_ms: int) -> None:
         """The server refused a call, which may be repeated then; up to a fifth later, at random."""
         if after_ms > 0:
-            spread = random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
-            self._until_ms[kind] = boot_ms() + after_ms * spread
+            self._until_ms[kind] = boot_ms() + after_ms * between(1, 1 + JITTER)
 
     async def over(self, kind: type) -> None:
         """Waits until calls of this kind may be made."""

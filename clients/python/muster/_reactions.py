@@ -17,6 +17,7 @@ class Call(Enum):
     JOIN = "JoinGroup"
     SYNC = "SyncGroup"
     HEARTBEAT = "Heartbeat"
+    CONSUMER_HEARTBEAT = "ConsumerGroupHeartbeat"
     COMMIT = "OffsetCommit"
     FETCH = "OffsetFetch"
 
@@ -57,10 +58,21 @@ TABLE: dict[Call, dict[int, Reaction]] = {
     # A leader that read the topics before a partition was removed reads them again.
     Call.SYNC: _EVERYWHERE | _MEMBERSHIP | {common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.REJOIN},
     Call.HEARTBEAT: _EVERYWHERE | _MEMBERSHIP,
+    # That another process has the place of a static member is fatal, unless it joins (`Membership`).
+    Call.CONSUMER_HEARTBEAT: _EVERYWHERE
+    | {
+        common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID: _R.REJOIN_KEEP_ID,
+        common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH: _R.REJOIN_KEEP_ID,
+        common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND: _R.REJOIN_KEEP_ID,
+        common_pb2.ERROR_CODE_GROUP_QUARANTINED: _R.RETRY,
+    },
     Call.COMMIT: _EVERYWHERE
     | _MEMBERSHIP
     | {
         common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
+        common_pb2.ERROR_CODE_STALE_MEMBER_EPOCH: _R.RETRY,  # the next heartbeat brings the epoch
+        common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH: _R.REJOIN_KEEP_ID,
+        common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND: _R.REJOIN_KEEP_ID,
         common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _R.RAISE,
         common_pb2.ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _R.RAISE,
         common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: _R.RAISE,

@@ -32,11 +32,13 @@ class Seat:
 
     Attributes:
         member_id: empty until the coordinator has assigned one.
-        generation: -1 until a join has been answered.
+        generation: -1 until a join has been answered; of a member of an incremental group its epoch.
+        join: number of the join of such a member; 0: it is no such member.
     """
 
     member_id: str = ""
     generation: int = -1
+    join: int = 0
 
 
 class CallerFields(TypedDict):
@@ -233,6 +235,14 @@ class Life:
             return ends_ms
         return min(ends_ms, settled_ms + self._rebalance_ms) if settled_ms else 0
 
+    def allow(self, session_timeout_ms: int, disconnect_grace_ms: int) -> None:
+        """Counts no more time than the coordinator gives; 0: it did not say, or the grace is the session."""
+        if session_timeout_ms:
+            self._session_ms = min(self._session_ms, _on_any_clock(session_timeout_ms))
+        grace_ms = _on_any_clock(disconnect_grace_ms) or self._session_ms
+        self._on_stream_ms = min(self._on_stream_ms, self._session_ms, grace_ms)
+        self._extended_ms = min(self._extended_ms, self._session_ms)
+
     def renew(self, sent_ms: int) -> None:
         """Counts a beat that was sent at `sent_ms` and has been acknowledged."""
         self._extended = False
@@ -345,6 +355,7 @@ class Standing:
             is taken.
         news: set whenever one of the above changed.
         metrics: of the member; None: nobody counts.
+        behind: set when a member of an incremental group has to ask, at once, to which epoch it was brought.
     """
 
     caller: Caller
@@ -360,6 +371,7 @@ class Standing:
     seated: asyncio.Event = field(default_factory=_set_event)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: MemberMetrics | None = None
+    behind: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def alive(self) -> bool:
@@ -420,6 +432,8 @@ class Standing:
         Nothing is stored for a seat other than the current one, or while a join is under way.
         """
         reaction = reaction_to(call, code)
+        if code == common_pb2.ERROR_CODE_STALE_MEMBER_EPOCH:
+            self.behind.set()
         if reaction in _SEVERITY and seat == self.seat and not self.joining:
             self.demand(Order(reaction, code, why))
         return reaction

@@ -2,11 +2,12 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 import grpc
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc, incremental_pb2
 
 from muster._blocked.watch import LOOK_MS, begin_watching, end_watching, stack_of
 from muster._clock import boot_ms, current
@@ -71,6 +72,10 @@ class Ward:
         """The Heartbeat."""
         return coordinator_pb2.HeartbeatRequest(**self.vitals.fields)
 
+    def make_call(self, stub: Any, metadata: Any) -> Any:
+        """Makes the call; returns its future."""
+        return stub.Heartbeat.future(self.request, timeout=self.timeout_ms / 1_000, metadata=metadata)
+
     @property
     def lives(self) -> bool:
         """Whether its life has not ended, and it has the seat still."""
@@ -103,7 +108,11 @@ class Ward:
         """A call was made at `sent_ms`: the next one comes after its answer, or its time."""
         self._next_ms = sent_ms + self.timeout_ms
 
-    def answered(self, sent_ms: int, response: coordinator_pb2.HeartbeatResponse | None) -> None:
+    def answered(
+        self,
+        sent_ms: int,
+        response: coordinator_pb2.HeartbeatResponse | incremental_pb2.ConsumerGroupHeartbeatResponse | None,
+    ) -> None:
         """Counts the answer to the call made at `sent_ms`; None: there is none."""
         self._next_ms = sent_ms + self.vitals.beat_interval_ms
         if response is None or 0 < response.shard_epoch < self._route.shard_epoch:
@@ -117,6 +126,46 @@ class Ward:
     def is_back(self) -> None:
         """The loop beats by itself again."""
         self._gave_up = False
+
+
+class IncrementalWard(Ward):
+    """A member of an incremental group that is kept alive while its loop is blocked.
+
+    What its Heartbeats are answered is not read: the loop asks again when it is back.
+
+    Args:
+        vitals: the membership.
+        route: knows the coordinator.
+        life: what an acknowledged Heartbeat counts for.
+        limit_ms: how long a block may last; then the calls end.
+        request: the Heartbeat, without a list; called in a thread.
+        back: called in a thread when the loop is back.
+    """
+
+    def __init__(
+        self,
+        vitals: Vitals,
+        route: Whereabouts,
+        life: Life,
+        limit_ms: int,
+        *,
+        request: Callable[[], incremental_pb2.ConsumerGroupHeartbeatRequest],
+        back: Callable[[], None],
+    ) -> None:
+        super().__init__(vitals, route, life, limit_ms)
+        self._request = request
+        self._back = back
+
+    def make_call(self, stub: Any, metadata: Any) -> Any:
+        """See `Ward`."""
+        return stub.ConsumerGroupHeartbeat.future(
+            self._request(), timeout=self.timeout_ms / 1_000, metadata=metadata
+        )
+
+    def is_back(self) -> None:
+        """See `Ward`."""
+        super().is_back()
+        self._back()
 
 
 class StandIn:
@@ -186,9 +235,7 @@ class StandIn:
             sent_ms = boot_ms()
             ward.called(sent_ms)
             stub = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
-            call: Any = stub.Heartbeat.future(
-                ward.request, timeout=ward.timeout_ms / 1_000, metadata=self._pool.proof()
-            )
+            call = ward.make_call(stub, self._pool.proof())
         call.add_done_callback(partial(_take, ward, sent_ms))
 
     def _channel(self, address: str | None) -> grpc.Channel | None:

@@ -9,6 +9,10 @@ from typing import Self, TypeVar
 import grpc
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
@@ -197,6 +201,19 @@ class Cluster(TopicCalls):
         """State, members and assignments of a group; its state is DEAD if there is no such group."""
         request = coordinator_pb2.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
         return (await self._group_call(group_id, request, coordinator_pb2.DescribeGroupsResponse)).groups[0]
+
+    async def describe_incremental_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
+        """What is on its way in a group whose partitions the coordinator assigns.
+
+        Raises:
+            GroupError: there is no such group, or it is a classic one.
+        """
+        request = ConsumerGroupDescribeRequest(group_ids=[check_group_id(group_id)])
+        answer = await self._group_call(group_id, request, ConsumerGroupDescribeResponse)
+        group = answer.groups[0]
+        if group.error_code:
+            raise group_error(group_id, int(group.error_code), group.error_message)
+        return group
 
     async def owner_of(self, group_id: str, topic: str, key: str | int) -> Owner | None:
         """Who owns a partition by the last assignment of a group; None: nobody does.

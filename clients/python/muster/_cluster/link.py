@@ -8,13 +8,24 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupDescribeResponse
 
 from muster._backoff import Backoff, Pushback, Waiting
 from muster._cluster.discovery import DiscoveryClient
 from muster._errors import GroupError, RequestRefused, code_name, group_error
 from muster._metrics.member import MemberMetrics
 from muster._reactions import CONNECTION_LOST, OVERLOADED, Call, Reaction, reaction_to
-from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded, Transport
+from muster._session.session_members import Key
+from muster._session.sessions import SessionTransport
+from muster._session.stream_calls import Listener, StreamCalls
+from muster._session.transport import (
+    CallPath,
+    ConnectionLost,
+    GroupRequest,
+    GroupResponse,
+    Overloaded,
+    Transport,
+)
 from muster._standing import Pulse, Seat
 from muster._tracing import span
 
@@ -25,6 +36,8 @@ STEADY_LOOKUPS = 20
 
 _FOR_GOOD = (common_pb2.ERROR_CODE_INVALID_GROUP_ID, common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED)
 """What discovery answers when asking again does not help."""
+
+_FREQUENT = (Call.HEARTBEAT.value, Call.CONSUMER_HEARTBEAT.value)
 
 Response = TypeVar("Response", bound=GroupResponse)
 
@@ -59,10 +72,17 @@ class _Header:
     message: str
 
 
+_OF_GROUPS = (
+    coordinator_pb2.OffsetFetchResponse,
+    coordinator_pb2.DescribeGroupsResponse,
+    ConsumerGroupDescribeResponse,
+)
+
+
 def _header(response: GroupResponse) -> _Header:
     """The fields that every answer has for the group, wherever its type has them."""
     part: object = response
-    if isinstance(response, coordinator_pb2.OffsetFetchResponse | coordinator_pb2.DescribeGroupsResponse):
+    if isinstance(response, _OF_GROUPS):
         part = response.groups[0] if response.groups else None
     elif isinstance(response, coordinator_pb2.DeleteGroupsResponse):
         part = response.results[0] if response.results else None
@@ -124,6 +144,13 @@ class GroupLink:
         self._moved = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
         self._pushback = Pushback()
+
+    def numbered_calls(self, key: Key, beat_interval_ms: int, listener: Listener) -> StreamCalls | None:
+        """How a member of an incremental group makes its calls on streams; None: this client uses none."""
+        streams = self._transport
+        if not isinstance(streams, SessionTransport):
+            return None
+        return StreamCalls(streams, self, key, beat_interval_ms, listener)
 
     @property
     def transport(self) -> Transport:
@@ -226,20 +253,23 @@ class GroupLink:
         *,
         timeout_ms: int,
         follow_moves: bool = False,
+        via: CallPath | None = None,
     ) -> Outcome[Response]:
         """Makes one call to the current coordinator.
 
         With `follow_moves` a parked call is given up when another call finds a new coordinator, so that it
-        can be repeated there.
+        can be repeated there. `via` makes the call in the place of the transport.
 
         Raises:
             RequestRefused: the request is wrong or not allowed.
             GroupError: discovery refuses the group id.
         """
-        calling = self._call(request, response_type, timeout_ms, follow_moves=follow_moves)
+        calling = self._call(
+            request, response_type, timeout_ms, via or self._transport, follow_moves=follow_moves
+        )
         name = type(request).__name__.removesuffix("Request")
         # Heartbeats are too frequent to be traced.
-        with nullcontext() if name == Call.HEARTBEAT.value else span(f"muster {name}", self.group_id):
+        with nullcontext() if name in _FREQUENT else span(f"muster {name}", self.group_id):
             outcome = await calling
         if self.metrics is not None:
             reached = reaction_to(Call.HEARTBEAT, outcome.code) not in (Reaction.RETRY, Reaction.REDISCOVER)
@@ -249,14 +279,20 @@ class GroupLink:
         return outcome
 
     async def _call(
-        self, request: GroupRequest, response_type: type[Response], timeout_ms: int, *, follow_moves: bool
+        self,
+        request: GroupRequest,
+        response_type: type[Response],
+        timeout_ms: int,
+        caller: CallPath,
+        *,
+        follow_moves: bool,
     ) -> Outcome[Response]:
         await self._pushback.over(type(request))
         address = await self.locate()
         epoch_before = self.shard_epoch
         moved = self._moved
         try:
-            calling = self._transport.call(address, request, response_type, timeout_ms=timeout_ms)
+            calling = caller.call(address, request, response_type, timeout_ms=timeout_ms)
             response = await (_unless(moved, calling) if follow_moves else calling)
         except ConnectionLost as error:
             self.forget(address)

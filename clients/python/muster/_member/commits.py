@@ -283,6 +283,10 @@ class Committer:
     def _request(
         self, seat: Seat, batch: Mapping[TopicPartition, _PendingCommit]
     ) -> coordinator_pb2.OffsetCommitRequest:
+        if seat.join:  # of an incremental group, in which tokens say whose commit counts
+            for pending in batch.values():
+                epoch, offset = pending.token.split("-")
+                pending.entry.token.epoch, pending.entry.token.offset = int(epoch), int(offset)
         return coordinator_pb2.OffsetCommitRequest(
             **self._standing.caller.fields_at(seat),
             member_seq=self._member_seq,

@@ -35,6 +35,7 @@ from muster._member.commits import Committer, check_position
 from muster._member.joiner import NOTHING, Had, Joiner
 from muster._member.leader import Leader
 from muster._member.ownership import Ownership
+from muster._member.participation import Participation
 from muster._member.reports import Reporter, check_end
 from muster._member.waits import Closing, Waits
 from muster._messages import in_words
@@ -63,6 +64,10 @@ class Member:
     With a cooperative assignor (`cooperative-sticky`) the member keeps its partitions while the group
     rebalances. Then `on_partitions_revoked` gets only what moves, before `on_partitions_assigned` gets only
     what is new, possibly nothing; and if anything was revoked, the member joins again by itself.
+
+    With `protocol="incremental"` the coordinator assigns, and every callback gets only what changes:
+    `on_partitions_assigned` what is new, `on_partitions_revoked` what goes, for which there is
+    `rebalance_timeout_ms`. Everything else is worked on meanwhile.
 
     `on_partitions_lost` is also called when no coordinator has answered for `disconnect_grace_ms` (without a
     stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
@@ -106,7 +111,7 @@ class Member:
         self._link.metrics = self.metrics
         self._standing = Standing(
             Caller(self.group_id, self.config.group_instance_id),
-            Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms),
+            self._life(),
             metrics=self.metrics,
         )
         self._committer = Committer(
@@ -140,8 +145,25 @@ class Member:
             stand_in=cluster.stand_in,
             lose=self._lose,
         )
+        self._participation: Participation | None = None
+        if self.config.protocol == "incremental":
+            self._participation = Participation(
+                config=self.config,
+                topics=self.topics,
+                link=self._link,
+                standing=self._standing,
+                ownership=self._ownership,
+                waits=self._waits,
+                stand_in=cluster.stand_in,
+            )
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
+
+    def _life(self) -> Life:
+        config = self.config
+        if config.protocol == "incremental":  # nobody goes on without a member that has not been told
+            return Life(config.session_timeout_ms, config.grace_ms)
+        return Life(config.session_timeout_ms, config.grace_ms, config.rebalance_timeout_ms)
 
     # What it is
 
@@ -157,7 +179,7 @@ class Member:
 
     @property
     def generation(self) -> int:
-        """Generation that it is in; -1: none."""
+        """Generation that it is in, or its epoch in an incremental group; -1: none."""
         return self._standing.seat.generation
 
     @property
@@ -241,7 +263,12 @@ class Member:
         self._standing.news.set()
 
     def rejoin(self, reason: str) -> None:
-        """Starts a rebalance, e.g. because the member's own view of the work changed."""
+        """Starts a rebalance, e.g. because the member's own view of the work changed.
+
+        In an incremental group it does nothing: the coordinator looks at the topics itself.
+        """
+        if self._participation is not None:
+            return
         self._standing.demand(Order(Reaction.REJOIN, 0, reason))
 
     async def commit(self, offsets: Mapping[TopicPartition, int | Committed]) -> None:
@@ -319,6 +346,8 @@ class Member:
             await self._reporter.close()
             await self._committer.close()
             await self._joiner.stop_keep_alive()
+            if self._participation is not None:
+                await self._participation.stop()
             self._standing.seat = Seat()
             self._standing.state = MemberState.UNJOINED
             self.metrics.end()
@@ -326,6 +355,8 @@ class Member:
     async def _take_part(self) -> None:
         reason = ""
         try:
+            if self._participation is not None:
+                await self._participation.take_part()
             while True:
                 await self._enter(reason)
                 order = await self._stay()
@@ -419,6 +450,9 @@ class Member:
         return order
 
     async def _leave(self) -> None:
+        if self._participation is not None:
+            await self._participation.leave(LEAVE_TIMEOUT_MS)
+            return
         seat = self._standing.seat
         if self.config.group_instance_id or not seat.member_id:
             return
@@ -459,6 +493,8 @@ class Member:
                 changes = await self._leader.changes()
             except MusterError as error:
                 log.warning("group %r: topics cannot be watched: %s", self.group_id, error)
-                continue
-            if changes and self._standing.state is MemberState.STABLE:
-                self.rejoin(changes)
+            except Exception:  # nobody would hear of topics that change any more
+                log.exception("group %r: topics cannot be watched; trying again", self.group_id)
+            else:
+                if changes and self._standing.state is MemberState.STABLE:
+                    self.rejoin(changes)

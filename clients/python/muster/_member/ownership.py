@@ -130,6 +130,31 @@ class Ownership:
         self._committer.abandon()
         return True
 
+    async def give_back(self, some: tuple[TopicPartition, ...], until_ms: int) -> bool:
+        """Calls `on_partitions_revoked` with a part of what is held; returns False if it was too late.
+
+        Args:
+            some: what is given back.
+            until_ms: boot time until which there is time for it.
+
+        Raises:
+            CallbackFailed: the callback raised.
+        """
+        callback = self._callbacks.on_partitions_revoked
+        if not await self._call("on_partitions_revoked", callback, some, self._has_lost, until_ms):
+            return False
+        flushing = asyncio.ensure_future(self._committer.flush(some))
+        return await self._waits.watch_over(flushing, self._has_lost, until_ms)
+
+    async def lose_some(self, some: tuple[TopicPartition, ...]) -> None:
+        """Calls `on_partitions_lost` with a part of what was held.
+
+        Raises:
+            CallbackFailed: it raised.
+        """
+        limit_ms = boot_ms() + self._rebalance_timeout_ms
+        await self._call("on_partitions_lost", self._callbacks.on_partitions_lost, some, _never, limit_ms)
+
     async def lose(self) -> None:
         """Calls `on_partitions_lost` if anything is held.
 

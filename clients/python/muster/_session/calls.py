@@ -40,18 +40,18 @@ class PendingCalls:
         """Calls without an answer."""
         return len(self._calls)
 
-    async def call(self, request: GroupRequest, timeout_ms: int) -> GroupResponse:
-        """Sends a call and returns its answer.
+    async def call(self, request: GroupRequest, timeout_ms: int, connection: int = 0) -> GroupResponse:
+        """Sends a call and returns its answer; one of a numbered connection is not sent on another stream.
 
         Raises:
-            ConnectionLost: no answer came in time.
+            ConnectionLost: no answer came in time, or on the stream of its connection.
             Overloaded: too many are open.
         """
         if len(self._calls) >= MOST_OPEN_CALLS:
             raise Overloaded(f"{len(self._calls)} calls to {self._address} are open")
         loop = asyncio.get_running_loop()
         self._last_call_id = call_id = self._last_call_id + 1
-        call = self._calls[call_id] = _Call(call_frame(call_id, request), loop.create_future())
+        call = self._calls[call_id] = _Call(call_frame(call_id, request, connection), loop.create_future())
         self._unsent[call_id] = None
         self._due()
         timer = loop.call_later(timeout_ms / 1_000, self._time_out, call)
@@ -64,8 +64,11 @@ class PendingCalls:
             self._fewer()
 
     def begin(self) -> None:
-        """A new stream was opened: every call has to be sent again."""
-        self._unsent = dict.fromkeys(self._calls)
+        """A new stream was opened: every call has to be sent again, but those of a connection that ended."""
+        for call_id, call in self._calls.items():
+            if call.frame.call.connection and call_id not in self._unsent and not call.answer.done():
+                call.answer.set_exception(ConnectionLost("the stream broke"))
+        self._unsent = {call_id: None for call_id, call in self._calls.items() if not call.answer.done()}
 
     def frames(self) -> Iterator[session_pb2.ClientFrame]:
         """The frames of the calls to send; they count as sent then."""

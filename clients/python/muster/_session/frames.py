@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 import grpc
-from muster_protos.muster.v1 import coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2, session_pb2
 
 from muster._session.transport import GroupRequest, GroupResponse, sort_status
 from muster._tracing import traceparent
@@ -21,6 +21,7 @@ _FIELDS = {
     coordinator_pb2.LeaveGroupRequest: "leave_group",
     coordinator_pb2.OffsetCommitRequest: "offset_commit",
     coordinator_pb2.OffsetFetchRequest: "offset_fetch",
+    incremental_pb2.ConsumerGroupHeartbeatRequest: "consumer_group_heartbeat",
 }
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -30,10 +31,11 @@ def fits(request: GroupRequest) -> bool:
     return type(request) in _FIELDS and request.ByteSize() <= MOST_BYTES
 
 
-def call_frame(call_id: int, request: GroupRequest) -> session_pb2.ClientFrame:
+def call_frame(call_id: int, request: GroupRequest, connection: int = 0) -> session_pb2.ClientFrame:
     """The frame of a call, with a copy of the request."""
     frame = session_pb2.ClientFrame()
     frame.call.call_id = call_id
+    frame.call.connection = connection
     frame.call.traceparent = traceparent()
     getattr(frame.call, _FIELDS[type(request)]).CopyFrom(request)
     return frame

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,8 +11,9 @@ import grpc
 import grpc.aio
 from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
 
-from muster._backoff import Backoff
+from muster._backoff import Backoff, between
 from muster._clock import boot_ms
+from muster._session.callers import Callers, CallingMember
 from muster._session.calls import PendingCalls
 from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
@@ -58,12 +58,13 @@ class Session:
     def __init__(
         self, address: str, channels: ChannelPool, ended: Callable[["Session", StreamEnd], None]
     ) -> None:
-        self.address = address
-        self.established = False
-        self.open = True
+        self.address: str = address
+        self.established: bool = False
+        self.open: bool = True
         self._channels = channels
         self._ended = ended
         self._members = SessionMembers(self._send, self._reconsider)
+        self._callers = Callers(self._send)
         self._calls = PendingCalls(address, self._send, self._reconsider)
         # Beats: those without an answer.
         self._beats: deque[tuple[int, int]] = deque()
@@ -99,10 +100,29 @@ class Session:
         """Whether beats count for a member."""
         return self._members.is_attached(key, member)
 
+    def carry(self, key: Key, member: CallingMember) -> None:
+        """A member of an incremental group makes its calls here, from now on."""
+        self._callers.add(key, member)
+        if self._beat_timer is not None and member.beat_interval_ms < self._beating_ms:
+            self._beat()
+
+    def drop(self, key: Key, member: CallingMember) -> None:
+        """A member of an incremental group makes its calls elsewhere. It is not told anything any more."""
+        self._callers.remove(key, member)
+
+    def is_carrying(self, key: Key, member: CallingMember) -> bool:
+        """Whether a member of an incremental group makes its calls here."""
+        return self._callers.carries(key, member)
+
     # For calls
 
-    async def call(self, request: GroupRequest, timeout_ms: int) -> GroupResponse:
+    async def call(self, request: GroupRequest, timeout_ms: int, connection: int = 0) -> GroupResponse:
         """Makes a call and returns its answer. If the stream breaks it is repeated on the next one.
+
+        Args:
+            request: the call.
+            timeout_ms: how long it may take.
+            connection: number of the member's connection; such a call ends with its stream. 0: it has none.
 
         Raises:
             ConnectionLost: no answer came.
@@ -110,7 +130,7 @@ class Session:
             RequestRefused: the request is wrong or not allowed.
             SessionEnded: the server takes no stream.
         """
-        return await self._calls.call(request, timeout_ms)
+        return await self._calls.call(request, timeout_ms, connection)
 
     # Its own life
 
@@ -130,7 +150,7 @@ class Session:
 
     def _reconsider(self) -> None:
         """Starts or stops the linger timer after members or calls came or went."""
-        if self._members or self._calls:
+        if self._members or self._callers or self._calls:
             if self._linger is not None:
                 self._linger.cancel()
                 self._linger = None
@@ -155,7 +175,7 @@ class Session:
                     end = StreamEnd(How.BROKEN, end.error)
                 log.debug("session with %s: %s (%s)", self.address, end.how.value, end.error)
                 if end.how in (How.AGED, How.DRAINED):
-                    await asyncio.sleep(random.uniform(0, CALM_MS) / 1_000)  # noqa: S311 - no secret
+                    await asyncio.sleep(between(0, CALM_MS) / 1_000)
                 if end.how not in _AGAIN:
                     break
                 if boot_ms() - began_ms >= LONG_MS:
@@ -175,6 +195,7 @@ class Session:
         error = SessionEnded() if end.how in (How.UNSUPPORTED, How.REFUSED) else end.error
         self._calls.fail(error)
         self._members.abandon(end)
+        self._callers.abandon(end)
 
     # One stream
 
@@ -213,21 +234,29 @@ class Session:
     def _begin(self) -> None:
         """Queues everything for a new stream: members first, then calls, then a beat."""
         low, high = HELLO_INTERVALS_MS
-        self._promised_ms = max(low, min(high, self._members.beat_interval_ms))
+        self._promised_ms = max(low, min(high, self._wished_ms))
         hello = session_pb2.Hello(client_id=CLIENT_ID, beat_interval_ms=self._promised_ms, knows_unsure=True)
         self._opening = session_pb2.ClientFrame(hello=hello)
         self._members.begin()
         self._calls.begin()
+        self._callers.begin()
         self._beats.clear()
         self._last_beat = 0
         self._acknowledged = 0
         self._beat()
 
+    @property
+    def _wished_ms(self) -> int:
+        callers_ms = self._callers.beat_interval_ms
+        if callers_ms is None:
+            return self._members.beat_interval_ms
+        return min(callers_ms, self._members.beat_interval_ms) if self._members else callers_ms
+
     def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        self._beating_ms = min(self._members.beat_interval_ms, self._promised_ms)
+        self._beating_ms = min(self._wished_ms, self._promised_ms)
         self._beat_due = True
         self._news.set()
         self._beat_timer = loop.call_later(
@@ -264,6 +293,7 @@ class Session:
             yield self._opening
             self._opening = None
         yield from self._members.frames()
+        yield from self._callers.frames()
         yield from self._calls.frames()
         if self._beat_due:
             self._beat_due = False
@@ -274,12 +304,13 @@ class Session:
 
     async def _read(self, stream: Any) -> StreamEnd:
         heard: dict[str, Callable[[Any], None]] = {
-            "attach_result": self._members.attach_result,
+            "attach_result": self._attach_result,
             "beat_ack": self._beat_ack,
             "reply": self._calls.answered,
             "rebalance_started": self._members.rebalance_started,
-            "fenced": self._members.fenced,
-            "coordinator_moved": self._members.coordinator_moved,
+            "fenced": self._fenced,
+            "coordinator_moved": self._coordinator_moved,
+            "member_news": self._callers.member_news,
         }
         try:
             while True:
@@ -304,6 +335,18 @@ class Session:
         sort = partial(sort_call, self._channels, self._proof)
         return by_status(status, details, established=self.established, sort=sort)
 
+    def _attach_result(self, result: session_pb2.AttachResult) -> None:
+        if not self._callers.attach_result(result):
+            self._members.attach_result(result)
+
+    def _fenced(self, news: session_pb2.Fenced) -> None:
+        if not self._callers.fenced(news):
+            self._members.fenced(news)
+
+    def _coordinator_moved(self, news: session_pb2.CoordinatorMoved) -> None:
+        if not self._callers.coordinator_moved(news):
+            self._members.coordinator_moved(news)
+
     def _beat_ack(self, ack: session_pb2.BeatAck) -> None:
         sent_ms = 0
         while self._beats and self._beats[0][0] <= ack.number:
@@ -313,3 +356,4 @@ class Session:
         if sent_ms:
             self._acknowledged = ack.number
             self._members.beat_ack(ack, sent_ms)
+            self._callers.beat_ack(ack, sent_ms)

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from muster_protos.muster.v1 import incremental_pb2
+
 from muster._clock import boot_ms
 from muster._session.attachment import Attachment
 from muster._session.channels import ChannelPool
@@ -22,6 +24,9 @@ REFUSED_FOR_MS = 60_000
 """How long a server that had no room for a stream is not asked again."""
 SHUNNED_FOR_MS = 1_000
 """A silent coordinator has most likely been replaced: for this long discovery is asked for its successor."""
+
+_NUMBERED = incremental_pb2.ConsumerGroupHeartbeatRequest
+"""Travels on a stream with the number of a connection alone (`muster._session.stream_calls`)."""
 
 Response = TypeVar("Response", bound=GroupResponse)
 
@@ -68,7 +73,7 @@ class SessionTransport:
         self, address: str, request: GroupRequest, response_type: type[Response], *, timeout_ms: int
     ) -> Response:
         """See `muster._session.transport.Transport`."""
-        session = self.at(address) if fits(request) else None
+        session = self.at(address) if fits(request) and type(request) is not _NUMBERED else None
         if session is not None:
             try:
                 response = await session.call(request, timeout_ms)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 from muster_protos.limits import REQUEST_MAX_BYTES
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc, incremental_pb2
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -34,6 +34,8 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.DeleteGroupsRequest
     | coordinator_pb2.GroupHistoryRequest
     | coordinator_pb2.ReleaseGroupRequest
+    | incremental_pb2.ConsumerGroupHeartbeatRequest
+    | incremental_pb2.ConsumerGroupDescribeRequest
 )
 GroupResponse: TypeAlias = (
     coordinator_pb2.JoinGroupResponse
@@ -48,6 +50,8 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.DeleteGroupsResponse
     | coordinator_pb2.GroupHistoryResponse
     | coordinator_pb2.ReleaseGroupResponse
+    | incremental_pb2.ConsumerGroupHeartbeatResponse
+    | incremental_pb2.ConsumerGroupDescribeResponse
 )
 Response = TypeVar("Response", bound=GroupResponse)
 LONGEST_RETRY_MS = 30_000
@@ -141,8 +145,8 @@ class Route(HeartbeatCalls, Protocol):
         """Calls `moved` whenever the coordinator's address changes; returns a function that ends that."""
 
 
-class Transport(Protocol):
-    """The way to the coordinators."""
+class CallPath(Protocol):
+    """Makes calls to a coordinator."""
 
     async def call(
         self, address: str, request: GroupRequest, response_type: type[Response], *, timeout_ms: int
@@ -154,6 +158,10 @@ class Transport(Protocol):
             Overloaded: the server asks to come back later.
             RequestRefused: the request is wrong or not allowed; a retry would not help.
         """
+
+
+class Transport(CallPath, Protocol):
+    """The way to the coordinators."""
 
     def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
         """Starts to keep a membership alive at the coordinator that `route` finds.
@@ -189,6 +197,8 @@ _METHODS = {
     coordinator_pb2.DeleteGroupsRequest: "DeleteGroups",
     coordinator_pb2.GroupHistoryRequest: "GroupHistory",
     coordinator_pb2.ReleaseGroupRequest: "ReleaseGroup",
+    incremental_pb2.ConsumerGroupHeartbeatRequest: "ConsumerGroupHeartbeat",
+    incremental_pb2.ConsumerGroupDescribeRequest: "ConsumerGroupDescribe",
 }
 
 

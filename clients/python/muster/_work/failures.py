@@ -1,9 +1,8 @@
 """Counts the failures of a partition's work, and says how long to wait after each."""
 
-import random
 import traceback
 
-from muster._backoff import JITTER
+from muster._backoff import JITTER, between
 from muster._clock import monotonic_s
 from muster._work.policy import WorkPolicy
 
@@ -42,7 +41,7 @@ class Failures:
         doubled_ms = policy.retry_backoff_ms * (1 << min(self._pauses, 40))
         pause_ms = min(doubled_ms, policy.retry_backoff_max_ms)
         self._pauses += 1
-        pause_s = pause_ms / 1_000 * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+        pause_s = pause_ms / 1_000 * between(1 - JITTER, 1 + JITTER)
         self.next_s = monotonic_s() + pause_s
         return pause_s
 

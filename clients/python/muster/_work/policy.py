@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from muster_protos.limits import ID_MAX_BYTES
 
@@ -105,7 +105,7 @@ class WorkPolicy:
         check_keywords("muster.run", settings, WorkSettings.__annotations__)
         rest: dict[str, Any] = dict(settings)
         own = {f.name: rest.pop(f.name) for f in fields(cls) if f.name in rest}
-        return cls(**own), MemberSettings(**rest)  # type: ignore[typeddict-item]
+        return cls(**own), cast(MemberSettings, rest)
 
     async def decide(self, partition: Partition, error: BaseException, attempt: int) -> ErrorDecision:
         """What to do about a failure.

@@ -11,6 +11,7 @@ from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
 from muster._values import Committed, Progress, TopicPartition
 from muster.cli._keys import Keys, keys_of
+from muster.cli._moves import show_moves
 from muster.cli._output import (
     Format,
     Output,
@@ -30,6 +31,10 @@ app = typer.Typer(help="List, describe and delete groups; show why they rebalanc
 MOST_SHOWN = 20
 """So many partitions with something left to do are shown in a table."""
 
+_OF_COORDINATOR = "consumer"
+"""Type of the groups whose partitions the coordinator assigns."""
+_INCREMENTAL = "incremental"
+
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 
 
@@ -47,9 +52,7 @@ def list_groups(
         show_json([as_dict(group) for group in groups])
         return
     rows = [
-        (g.group_id, "Quarantined", "-")
-        if g.quarantined
-        else (g.group_id, _state(g.state), g.protocol_type or "simple")
+        (g.group_id, "Quarantined", "-") if g.quarantined else (g.group_id, _state(g.state), _kind(g))
         for g in groups
     ]
     show_table(("GROUP", "STATE", "KIND"), rows, "there are no groups")
@@ -82,7 +85,8 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     if group_id.startswith(GROUP_PREFIX) and group.protocol_name in ("", LEADER.name):
         _show_leadership(group)
         return
-    say(f"generation {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}")
+    number = "epoch" if group.type == _OF_COORDINATOR else "generation"
+    say(f"{number} {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}")
     if group.HasField("cause"):
         say(f"because: {group.cause.sentence or group.cause.reason}")
     typer.echo("")
@@ -91,6 +95,8 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
         for m in group.members
     ]
     show_table(("MEMBER", "HOST", "CLIENT", "OWNS", "TOKEN"), rows, "it has no members")
+    if group.type == _OF_COORDINATOR:
+        show_moves(ask(servers, lambda cluster: cluster.describe_incremental_group(group_id)), keys)
     _show_left(progress, keys)
     if parked:
         typer.echo("")
@@ -173,6 +179,10 @@ def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.
         [(partition.topic, keys.of(partition), at.offset, at.metadata) for partition, at in found],
         "nothing was committed",
     )
+
+
+def _kind(group: coordinator_pb2.ListGroupsResponse.Group) -> str:
+    return _INCREMENTAL if group.type == _OF_COORDINATOR else group.protocol_type or "simple"
 
 
 def _state(state: coordinator_pb2.GroupState.ValueType) -> str:

@@ -1,0 +1,306 @@
+"""How a member takes part in an incremental group: the coordinator assigns, and only what moves stops."""
+
+import asyncio
+import logging
+import uuid
+from contextlib import suppress
+
+from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
+
+from muster._backoff import Backoff
+from muster._blocked.stand_in import IncrementalWard, StandIn
+from muster._clock import boot_ms
+from muster._cluster.link import GroupLink
+from muster._config import MemberConfig
+from muster._errors import GroupError, MusterError, RequestRefused, group_error
+from muster._incremental.membership import Membership, Move, Phase, Way
+from muster._incremental.requests import Identity
+from muster._member.ownership import Ownership
+from muster._member.waits import Waits
+from muster._messages import in_words
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._session.transport import Vitals
+from muster._standing import MemberState, Order, Seat, Standing
+from muster._text import harmless
+
+log = logging.getLogger("muster")
+
+ON_STREAM_INTERVAL_MS = 30_000
+"""How often a member on a stream, whose beats keep it alive, asks whether it has heard everything."""
+
+_AGAIN = (Reaction.RETRY, Reaction.REDISCOVER)
+_WHY_FATAL = "the call was refused"
+
+
+class Participation:
+    """Carries a `Membership` out: makes its requests, and starts and ends the work.
+
+    Args:
+        config: settings of the member.
+        topics: what it works on.
+        link: the way to the coordinator.
+        standing: state that the parts of the member share.
+        ownership: calls back.
+        waits: interrupts callbacks.
+        stand_in: keeps the member alive while its event loop is blocked.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: MemberConfig,
+        topics: tuple[str, ...],
+        link: GroupLink,
+        standing: Standing,
+        ownership: Ownership,
+        waits: Waits,
+        stand_in: StandIn,
+    ) -> None:
+        self._config = config
+        self._link = link
+        self._standing = standing
+        self._ownership = ownership
+        self._waits = waits
+        self._stand_in = stand_in
+        self._ward: IncrementalWard | None = None
+        identity = Identity(
+            group_id=link.group_id,
+            member_id=str(uuid.uuid4()),
+            topics=topics,
+            rebalance_timeout_ms=config.rebalance_timeout_ms,
+            group_instance_id=config.group_instance_id,
+            rack_id=config.rack_id,
+            client_id=config.client_id,
+            secret=standing.caller.secret,
+        )
+        third_ms = max(1, standing.life.span_ms // 3)
+        key = identity.group_id, identity.member_id
+        self._calls = None
+        if config.grace_ms:  # without one the session counts, as it does without streams
+            self._calls = link.numbered_calls(key, min(config.beat_interval_ms, third_ms), self)
+        standing.life.on_stream = self._calls is not None
+        self._state = Membership(identity, standing.life, patience_ms=config.session_timeout_ms)
+        self._wake = standing.behind
+        self._heart: asyncio.Task[None] | None = None
+
+    async def take_part(self) -> None:
+        """Takes part until the member is to be closed.
+
+        Raises:
+            Closing: it is to be closed.
+            GroupError: the group refuses the member, or has given its place to another process.
+        """
+        standing = self._standing
+        self._heart = asyncio.get_running_loop().create_task(self._beat(), name="muster-incremental")
+        while True:
+            standing.news.clear()
+            self._waits.check_closing()
+            if (order := standing.take_order()) is not None:
+                if order.reaction is Reaction.FATAL:
+                    raise group_error(self._link.group_id, order.code, order.why)
+                self._state.fence(order.code, order.why)
+            move = self._state.next_move(boot_ms())
+            self._show()
+            if move is not None:
+                await self._carry_out(move)
+            elif self._state.phase is Phase.OVER:
+                raise group_error(self._link.group_id, self._state.code, self._state.why)
+            else:
+                await self._waits.news(None)
+
+    async def _carry_out(self, move: Move) -> None:
+        """Begins or ends work, and calls back about it."""
+        state, some = self._state, move.partitions
+        match move.way:
+            case Way.BEGIN:
+                state.begun(some)
+                log.info("group %r: %s is given %s", self._link.group_id, self._name, in_words(some))
+                self._show()
+                await self._ownership.assign(some)
+                return
+            case Way.GIVE_BACK:
+                log.info("group %r: %s gives back %s", self._link.group_id, self._name, in_words(some))
+                if not await self._ownership.give_back(some, move.until_ms):
+                    return  # it is lost meanwhile, which is the next move
+                state.ended(some)
+            case Way.LOSE:
+                why = (
+                    harmless(state.why)
+                    or "nothing heard from a coordinator, or it came too late to give back"
+                )
+                log.warning("group %r: %s lost %s: %s", self._link.group_id, self._name, in_words(some), why)
+                for partition in some:
+                    self._standing.owned.pop(partition, None)
+                await self._ownership.lose_some(some)
+                state.ended(some, still_run=move.still_run)
+        self._show()
+        self._wake.set()
+
+    @property
+    def _name(self) -> str:
+        return self._state.identity.member_id
+
+    def _show(self) -> None:
+        """Puts where the member is into the state that its parts share."""
+        state, standing = self._state, self._standing
+        is_in = state.phase is Phase.IN
+        standing.seat = (
+            Seat(self._name, state.epoch, state.seq) if is_in else Seat(self._name, join=state.seq)
+        )
+        standing.state = MemberState.STABLE if is_in else MemberState.REBALANCING
+        standing.owned = dict(state.runs)
+        standing.holding = bool(state.runs)
+
+    # Its requests
+
+    async def _beat(self) -> None:
+        """Sends what is due, as long as there is a membership; the outcome is for `take_part`."""
+        state, backoff = self._state, Backoff()
+        while state.phase is not Phase.OVER:
+            self._wake.clear()
+            if not state.may_ask():
+                await self._wake.wait()
+                continue
+            was = state.phase, state.seq
+            asked = state.ask(boot_ms())
+            timeout_ms = self._config.request_timeout_ms
+            if not asked.joins:
+                timeout_ms = min(timeout_ms, max(1_000, self._interval_ms))
+            try:
+                outcome = await self._link.call(
+                    asked.request,
+                    ConsumerGroupHeartbeatResponse,
+                    timeout_ms=timeout_ms,
+                    follow_moves=True,
+                    via=self._calls,
+                )
+            except (RequestRefused, GroupError) as error:
+                code = int(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR)
+                self._standing.demand(Order(Reaction.FATAL, code, str(error) or _WHY_FATAL))
+                return
+            if outcome.response is None:
+                reaction = reaction_to(Call.CONSUMER_HEARTBEAT, outcome.code)
+            else:
+                reaction = state.hear(asked, outcome.response, boot_ms())
+            self._standing.news.set()
+            if state.phase is Phase.IN and was != (Phase.IN, state.seq):
+                log.info("group %r: joined as %s, epoch %d", self._link.group_id, self._name, state.epoch)
+                self._be_stood_in_for()
+            if reaction in _AGAIN:
+                if not outcome.hurry or outcome.code == CONNECTION_LOST:
+                    await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+                continue
+            backoff.reset()
+            if state.is_present(asked):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_ms / 1_000):
+                        await self._wake.wait()
+
+    def _be_stood_in_for(self) -> None:
+        """A thread beats for the present join while the event loop is blocked."""
+        config, standing = self._config, self._standing
+        third_ms = max(1, standing.life.span_ms // 3)
+        interval_ms = min(config.heartbeat_interval_ms, third_ms)
+        vitals = Vitals(
+            standing.caller,
+            standing.seat,
+            interval_ms,
+            timeout_ms=max(1_000, interval_ms),
+            beat_interval_ms=min(config.beat_interval_ms, third_ms),
+        )
+        loop = asyncio.get_running_loop()
+
+        def back() -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._wake.set)
+
+        self._leave_to_itself()
+        self._ward = IncrementalWard(
+            vitals,
+            self._link,
+            standing.life,
+            config.block_limit_ms,
+            request=self._state.sign_of_life,
+            back=back,
+        )
+        self._stand_in.add(self._ward)
+
+    def _leave_to_itself(self) -> None:
+        if self._ward is not None:
+            self._stand_in.remove(self._ward)
+            self._ward = None
+
+    # What its stream says (`muster._session.stream_calls.Listener`)
+
+    def beat_counted(self, sent_ms: int) -> None:
+        """See `Listener`."""
+        ended_ms = self._standing.life.ends_at_ms
+        self._state.beat_counted(sent_ms, boot_ms())
+        if not self._standing.alive or self._standing.life.ends_at_ms < ended_ms:
+            self._standing.news.set()
+            self._wake.set()
+
+    def coordinator_unsure(self) -> None:
+        """See `Listener`."""
+        self._standing.life.extend(boot_ms())
+        self._standing.news.set()
+
+    def told(self, news: session_pb2.MemberNews) -> None:
+        """See `Listener`."""
+        self._state.push(news.member_seq, news.response, boot_ms())
+        self._standing.news.set()
+
+    def fenced(self, news: session_pb2.Fenced) -> None:
+        """See `Listener`."""
+        answer = ConsumerGroupHeartbeatResponse(
+            error_code=news.error_code, error_message=news.cause.sentence if news.HasField("cause") else ""
+        )
+        self._state.push(news.member_seq, answer, boot_ms())
+        self._standing.news.set()
+        self._wake.set()
+
+    def went_off(self) -> None:
+        """See `Listener`."""
+        self._state.resume()
+        self._wake.set()
+
+    @property
+    def _interval_ms(self) -> int:
+        if self._calls is not None and self._calls.attached:
+            return ON_STREAM_INTERVAL_MS
+        third_ms = max(1, self._standing.life.span_ms // 3)
+        return min(self._state.beat_within_ms or third_ms, self._config.heartbeat_interval_ms, third_ms)
+
+    # Its end
+
+    async def stop(self) -> None:
+        """Makes no requests any more. All work must have ended."""
+        self._leave_to_itself()
+        if self._heart is not None:
+            self._heart.cancel()
+            await asyncio.wait((self._heart,))
+            self._heart = None
+        if self._calls is not None:
+            self._calls.leave()
+        self._state.ended(tuple(self._state.runs))
+
+    async def leave(self, timeout_ms: int) -> None:
+        """Stops, and says that the member leaves; a static one does for a while."""
+        await self.stop()
+        request = self._state.leave(for_a_while=bool(self._config.group_instance_id))
+        if request is None:
+            return
+        backoff = Backoff()
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                while True:
+                    outcome = await self._link.call(
+                        request, ConsumerGroupHeartbeatResponse, timeout_ms=timeout_ms
+                    )
+                    if reaction_to(Call.CONSUMER_HEARTBEAT, outcome.code) not in _AGAIN:
+                        log.info("group %r: %s has left", self._link.group_id, self._name)
+                        return
+                    await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+        except (TimeoutError, MusterError) as error:
+            log.info("group %r: could not say goodbye (%s); the session will", self._link.group_id, error)

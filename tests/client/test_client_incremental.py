@@ -1,0 +1,270 @@
+"""Members of incremental groups on a real core, in virtual time: only what moves stops."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import muster
+import pytest
+from muster import TopicPartition
+from muster.testing import LocalCluster
+
+SETTINGS: muster.MemberSettings = {"protocol": "incremental", "heartbeat_interval_ms": 500}
+PARTITIONS = 12
+EXPIRED_S = 60
+"""Longer than a session."""
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["streams", "unary"])
+def _session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETTINGS, "session", request.param)
+
+
+class Log:
+    """What the work of all workers did.
+
+    Attributes:
+        begun: who began a partition, and under which token.
+        wrong: what must not be.
+    """
+
+    def __init__(self) -> None:
+        self.begun = defaultdict[int, list[tuple[str, str]]](list)
+        self.wrong: list[str] = []
+        self._running = defaultdict[int, set[str]](set)
+        self._done: dict[int, int] = {}
+
+    def work_of(self, name: str, drain_s: float = 0) -> Callable[[muster.Partition], Awaitable[None]]:
+        """Work that commits ten times in a second, and ends after so long."""
+
+        async def work(p: muster.Partition) -> None:
+            self.begun[p.number].append((name, p.token))
+            self._running[p.number].add(name)
+            try:
+                position = await p.committed() or 0
+                if position < self._done.get(p.number, 0):
+                    self.wrong.append(f"progress of {p.number} went back")
+                while True:
+                    if self._running[p.number] != {name}:
+                        self.wrong.append(f"{p.number} is worked on by {self._running[p.number]}")
+                    await asyncio.sleep(0.1)
+                    position += 1
+                    await p.commit(position)
+                    self._done[p.number] = position
+            finally:
+                try:
+                    if drain_s:
+                        await asyncio.sleep(drain_s)
+                finally:
+                    self._running[p.number].discard(name)
+
+        return work
+
+    def check(self, cluster: LocalCluster) -> None:
+        """Tokens grow with each owner, and nothing was wrong."""
+        assert not self.wrong
+        for begun in self.begun.values():
+            tokens = [token for _, token in begun]
+            assert tokens == sorted(set(tokens))
+
+
+def worker(cluster: LocalCluster, log: Log, name: str, drain_s: float = 0, **settings: Any) -> Any:
+    return cluster.worker(
+        log.work_of(name, drain_s),
+        group="g",
+        topic="t",
+        partitions=PARTITIONS,
+        **{**SETTINGS, **settings},
+    )
+
+
+def shares(*workers: Any) -> bool:
+    """Whether workers have everything, in fair shares."""
+    owned = [number for one in workers for number in one.numbers]
+    sizes = [len(one.numbers) for one in workers]
+    return sorted(owned) == list(range(PARTITIONS)) and max(sizes) - min(sizes) <= 1
+
+
+async def test_one_joins_and_leaves_and_the_others_go_on(muster_cluster: LocalCluster) -> None:
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
+        await cluster.until(lambda: shares(a, b))
+        before = {number: list(begun) for number, begun in log.begun.items()}
+        stayed = {**a.owned, **b.owned}
+        async with worker(cluster, log, "c") as c:
+            await cluster.until(lambda: shares(a, b, c))
+            moved = set(c.numbers)
+            assert len(moved) == PARTITIONS // 3
+            for number in set(range(PARTITIONS)) - moved:
+                assert log.begun[number] == before[number], "it was begun again"
+                assert {**a.owned, **b.owned}[number] is stayed[number]
+            await cluster.advance(5)
+        await cluster.until(lambda: shares(a, b), within_s=5)
+        for number in set(range(PARTITIONS)) - moved:
+            assert log.begun[number] == before[number], "it was begun again"
+        log.check(cluster)
+
+
+async def test_commits_go_on_while_others_come_and_go(muster_cluster: LocalCluster) -> None:
+    gaps_s: list[float] = []
+    async with muster_cluster as cluster:
+
+        async def work(p: muster.Partition) -> None:
+            position = await p.committed() or 0
+            while True:
+                began_s = cluster.now_s
+                await asyncio.sleep(0.1)
+                position += 1
+                await p.commit(position)
+                gaps_s.append(cluster.now_s - began_s)
+
+        def one() -> Any:
+            return cluster.worker(work, group="g", topic="t", partitions=2, **SETTINGS)
+
+        async with one() as a, one() as b:
+            await cluster.until(lambda: len(a.numbers) == len(b.numbers) == 1)
+            for _ in range(3):
+                async with one():
+                    await cluster.advance(5)
+        assert max(gaps_s) < 1
+
+
+async def test_what_moves_waits_for_work_that_takes_its_time_and_nothing_else_does(
+    muster_cluster: LocalCluster,
+) -> None:
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a", drain_s=20) as a:
+        await cluster.until(lambda: shares(a))
+        async with worker(cluster, log, "b") as b:
+            await cluster.until(lambda: len(a.numbers) + len(b.numbers) == PARTITIONS and b.numbers)
+            assert shares(a, b)
+            assert sum(len(begun) for begun in log.begun.values()) == PARTITIONS * 3 // 2
+        log.check(cluster)
+
+
+async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_cluster: LocalCluster) -> None:
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
+        await cluster.until(lambda: shares(a, b))
+        stayed = dict(a.owned)
+        await b.kill()
+        await cluster.until(lambda: shares(a), within_s=5 if SETTINGS["session"] else EXPIRED_S)
+        assert all(a.owned[number] is partition for number, partition in stayed.items())
+        log.check(cluster)
+
+
+async def test_a_dead_coordinator_stops_nothing(muster_cluster: LocalCluster) -> None:
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
+        await cluster.until(lambda: shares(a, b))
+        await cluster.kill_coordinator()
+        await cluster.advance(EXPIRED_S)
+        assert shares(a, b)
+        assert sum(len(begun) for begun in log.begun.values()) <= 2 * PARTITIONS
+        begun = {number: list(some) for number, some in log.begun.items()}
+        async with worker(cluster, log, "c") as c:
+            await cluster.until(lambda: shares(a, b, c))
+            stay = set(a.numbers) | set(b.numbers)
+            assert all(log.begun[number] == begun[number] for number in stay)
+        log.check(cluster)
+
+
+async def test_one_that_hears_nothing_stops_before_another_begins(muster_cluster: LocalCluster) -> None:
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
+        await cluster.until(lambda: shares(a, b))
+        with cluster.drop_beats(b):
+            await cluster.until(lambda: not b.numbers, within_s=EXPIRED_S)
+            assert len(a.numbers) == PARTITIONS // 2
+            await cluster.until(lambda: shares(a), within_s=EXPIRED_S)
+        await cluster.until(lambda: shares(a, b), within_s=EXPIRED_S)
+        log.check(cluster)
+
+
+async def test_a_static_worker_is_away_for_a_while_and_comes_back_to_its_own(
+    muster_cluster: LocalCluster,
+) -> None:
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a") as a:
+        async with worker(cluster, log, "b", group_instance_id="i") as b:
+            await cluster.until(lambda: shares(a, b))
+            own = set(b.numbers)
+        await cluster.advance(10)
+        assert len(a.numbers) == PARTITIONS // 2
+        async with worker(cluster, log, "b2", group_instance_id="i") as b:
+            await cluster.until(lambda: shares(a, b))
+            assert set(b.numbers) == own
+        log.check(cluster)
+
+
+async def test_who_does_not_give_back_in_time_loses_it_and_is_replaced(muster_cluster: LocalCluster) -> None:
+    told: list[tuple[str, tuple[TopicPartition, ...]]] = []
+    hung = asyncio.Event()
+    impatient: muster.MemberSettings = {**SETTINGS, "rebalance_timeout_ms": 10_000}
+
+    async def hang(partitions: tuple[TopicPartition, ...]) -> None:
+        told.append(("revoked", partitions))
+        await hung.wait()
+
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", PARTITIONS)
+        async with muster.Member(
+            connection,
+            group_id="g",
+            topics="t",
+            on_partitions_assigned=lambda some: told.append(("assigned", some)),
+            on_partitions_revoked=hang,
+            on_partitions_lost=lambda some: told.append(("lost", some)),
+            **impatient,
+        ) as member:
+            await cluster.until(lambda: len(member.partitions) == PARTITIONS)
+            async with worker(cluster, Log(), "b") as b:
+                await cluster.until(lambda: "lost" in [what for what, _ in told])
+                assert not b.numbers, "others have it before it is lost"
+                assert told[1:3] == [("revoked", told[1][1]), ("lost", told[1][1])]
+                assert set(member.partitions) == set(told[0][1]) - set(told[1][1])
+                await cluster.until(lambda: len(told) > 3)  # it was removed
+                assert sorted(told[1][1] + told[3][1]) == list(told[0][1])
+                hung.set()
+                await cluster.until(lambda: told[-1][0] == "assigned")
+                await cluster.until(lambda: len(b.numbers) == len(member.partitions) == PARTITIONS // 2)
+
+
+async def test_commits_count_for_the_ownership_that_made_them(muster_cluster: LocalCluster) -> None:
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", 2)
+        where = TopicPartition("t", 0)
+        async with muster.Member(connection, group_id="g", topics="t", **SETTINGS) as member:
+            await cluster.until(lambda: len(member.partitions) == 2)
+            assert member.state.value == "stable"
+            assert member.generation > 0
+            await member.commit({where: 7})
+            assert (await member.committed([where]))[where].offset == 7
+            with pytest.raises(muster.CommitFailed):
+                await member.commit({TopicPartition("t", 5): 7})
+        assert member.state.value == "unjoined"
+        assert member.partitions == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [({}, SETTINGS, "GROUP_ID_NOT_FOUND.*classic"), (SETTINGS, {}, "INCONSISTENT_GROUP_PROTOCOL")],
+    ids=["classic", "incremental"],
+)
+async def test_groups_have_members_of_one_kind(
+    muster_cluster: LocalCluster, first: Any, second: Any, why: str
+) -> None:
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", 2)
+        async with muster.Member(connection, group_id="g", topics="t", **first) as member:
+            await cluster.until(lambda: len(member.partitions) == 2)
+            other = muster.Member(connection, group_id="g", topics="t", **second)
+            await other.start()
+            with pytest.raises(muster.GroupError, match=why):
+                await other.wait()
+        async with muster.Member(connection, group_id="g", topics="t", **second) as later:
+            await cluster.until(lambda: len(later.partitions) == 2)  # an empty group changes its kind
