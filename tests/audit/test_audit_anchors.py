@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from kit.logs.log_builder import healthy
@@ -21,8 +22,10 @@ from muster_audit.check import CheckOptions, Result, check
 from muster_audit.command import app
 from muster_audit.follow.follow import Listener, follow
 from muster_audit.follow.log_follower import FollowOptions
-from muster_audit.spark.session import spark_session
 from typer.testing import CliRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -33,13 +36,12 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
         yield nodes
 
 
-def checked(folder: Path, *runs: tuple[str, Anchoring]) -> list[Result]:
-    """What audits find at these addresses, in one session."""
-    with spark_session("test", master="local[1]", folder=folder / "spark", log=folder / "spark.log") as spark:
-        return [
-            check(spark, address, CheckOptions(anchoring=anchoring, tasks=1), folder / f"tables-{number}")
-            for number, (address, anchoring) in enumerate(runs)
-        ]
+def checked(spark: "SparkSession", folder: Path, *runs: tuple[str, Anchoring]) -> list[Result]:
+    """What audits find at these addresses."""
+    return [
+        check(spark, address, CheckOptions(anchoring=anchoring, tasks=1), folder / f"tables-{number}")
+        for number, (address, anchoring) in enumerate(runs)
+    ]
 
 
 def forged(place: Path) -> Anchoring:
@@ -51,7 +53,7 @@ def forged(place: Path) -> Anchoring:
 
 @pytest.mark.long
 async def test_an_export_keeps_an_anchor_and_is_checked_against_one(
-    nodes: RedisNodes, tmp_path: Path
+    spark: "SparkSession", nodes: RedisNodes, tmp_path: Path
 ) -> None:
     export = tmp_path / "export"
     done = await asyncio.to_thread(
@@ -65,6 +67,7 @@ async def test_an_export_keeps_an_anchor_and_is_checked_against_one(
     set_back(nodes, "a disk burned")
     right, wrong, restored, unexcused = await asyncio.to_thread(
         checked,
+        spark,
         tmp_path,
         (str(export), Anchoring(kept)),
         (str(export), forged(tmp_path / "forged.json")),

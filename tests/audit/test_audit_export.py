@@ -82,6 +82,22 @@ async def test_an_export_holds_what_the_nodes_hold_and_goes_on_where_it_ended(
 
 
 @pytest.mark.cluster
+async def test_a_log_that_cannot_be_written_is_named_and_ends_no_run(
+    nodes: RedisNodes, tmp_path: Path
+) -> None:
+    """As on a full disk, where not even the lock can be made."""
+    folder = tmp_path / "export"
+    with NodesSource(nodes.url) as source:
+        mark(folder, source.genesis)
+        (folder / "shard=0").write_text("no folder can be made here")
+        done = export_log(source, folder, 0)
+        assert (done.written, done.end_hash) == (0, "")
+        assert "shard=0" in done.problem
+        (folder / "shard=0").unlink()
+        assert export_log(source, folder, 0).written == 22
+
+
+@pytest.mark.cluster
 async def test_only_what_is_verified_is_exported(nodes: RedisNodes, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     built = builder()
@@ -401,7 +417,7 @@ class TestDescribe:
 async def test_metadata_is_told_how_far_and_refuses_what_it_does_not_have(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path / "nodes", shards=1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await writer.append(
             cluster[0], records_pb2.Record(offset_tombstone=records_pb2.OffsetTombstone()).SerializeToString()
         )

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyarrow.parquet as pq
+from kit.lives.incremental_life import IncrementalLife, as_log
 from kit.logs.damaged_catalogs import healthy_catalog
 from kit.logs.drawn_logs import drawn
 from kit.logs.lake_folders import build, expected, export, in_order, rows_of
@@ -305,3 +306,13 @@ def test_the_page_of_the_tables_is_up_to_date() -> None:
     written = runpy.run_path(str(program))
     stored = written["PAGE"].read_text("utf-8")
     assert written["page"](stored) == stored, "`./x data` writes docs/data.md"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_incremental_groups_give_what_a_plain_computation_gives(seed: int, tmp_path: Path) -> None:
+    built = as_log(IncrementalLife(seed).play(150).cluster)
+    assert len(built.entries) > 50
+    for upto in (len(built.entries) // 3, len(built.entries) // 2, len(built.entries)):
+        export(tmp_path / "export", built, upto)
+        build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", built)

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -20,26 +19,20 @@ from kit.logs.lake_folders import expected, export, in_order, rows_of
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import empty
 from kit.logs.plain_tables import tables as plain_tables
+from muster_audit.command import app
 from muster_audit.lake.build import build
 from muster_audit.lake.insights import DAY_MS, Insights, look_into
 from muster_audit.lake.insights_page import write_page
 from muster_audit.lake.reading import DAY_DOC, register_tables
 from muster_audit.lake.row import columns, day_of
 from muster_audit.lake.tables import ALL
-from muster_audit.spark.session import spark_session
 from pyiceberg.catalog import load_catalog
+from typer.testing import CliRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    folder = tmp_path_factory.mktemp("spark")
-    with spark_session("tests", master="local[2]", folder=folder, log=folder / "spark.log") as session:
-        yield session
 
 
 def test_the_job_builds_what_plain_python_computes_and_sql_reads_it(
@@ -66,7 +59,7 @@ def test_the_job_builds_what_plain_python_computes_and_sql_reads_it(
     assert "ReadSchema: struct<shard:bigint,group_id:string>" in plan, plan  # and all other columns
 
 
-def test_the_commands_build_and_report(tmp_path: Path) -> None:
+def test_the_commands_build_and_report(spark: "SparkSession", tmp_path: Path) -> None:
     built = healthy(empty(0, 1))
     export(tmp_path / "export", built)
     command = [sys.executable, "-c", "from muster_audit.__main__ import lake; lake()"]
@@ -89,12 +82,12 @@ def test_the_commands_build_and_report(tmp_path: Path) -> None:
         done.stdout == "22 new entries; 4 assignments; 8 commits; 1 coordinators; 3 generations; 3 members\n"
     )
     page = tmp_path / "page.html"
-    report = [sys.executable, "-m", "muster_audit", "insights", str(tmp_path / "lake"), "--report", str(page)]
-    told = subprocess.run(
-        [*report, "--master", "local[1]"], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert told.returncode == 0, told.stderr
+    told = CliRunner().invoke(app, ["insights", str(tmp_path / "lake"), "--report", str(page)])
+    assert told.exit_code == 0, told.output
+    assert spark.range(2).count() == 2, "the session was another's, and goes on"
     assert "1 of 1 groups miss that" in page.read_text("utf-8")
+    nothing = CliRunner().invoke(app, ["insights", str(tmp_path / "nothing"), "--report", str(page)])
+    assert (nothing.exit_code, "is no lake: `muster-lake build` makes one" in nothing.output) == (2, True)
     command[-3] = str(tmp_path / "export")
     refused = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert refused.returncode == 2

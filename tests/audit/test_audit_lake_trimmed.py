@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
+from kit.lives.incremental_life import IncrementalLife, as_log
 from kit.logs.damaged_catalogs import healthy_catalog
 from kit.logs.drawn_logs import drawn
 from kit.logs.lake_folders import build, expected, export_trimmed, rows_of
@@ -139,3 +140,19 @@ def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused(tmp_path:
     shard._list()
     with pytest.raises(LogUnreadableError, match="and no snapshot stands for what was before"):
         build(tmp_path / "export", tmp_path / "lake")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_has_what_in_an_incremental_group_comes_from_the_snapshot(seed: int, tmp_path: Path) -> None:
+    built = as_log(IncrementalLife(seed).play(150).cluster)
+    first = len(built.entries) // 2
+    export_trimmed(tmp_path / "export", built, first, first + 5)
+    build(tmp_path / "export", tmp_path / "lake")
+    for name in ("assignments", "members"):
+        lasting = [
+            {key(name, row) for row in rows if row["to_ms"] is None}
+            for rows in (rows_of(tmp_path / "lake", name), expected(built)[name])
+        ]
+        assert lasting[0] == lasting[1]
+    begun_before = [row for row in rows_of(tmp_path / "lake", "assignments") if row["begun_before"]]
+    assert all(row["offset"] <= first + 5 for row in begun_before)

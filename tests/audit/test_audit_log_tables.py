@@ -19,7 +19,6 @@ from muster_audit.lake.row import columns
 from muster_audit.lake.tables import ALL
 from muster_audit.reading import entries
 from muster_audit.reading.exported import ShardExport
-from muster_audit.spark.session import spark_session
 from muster_core.log.page import Page
 from muster_core.position import Position
 from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThan, In, IsNotNull
@@ -173,14 +172,9 @@ def test_unknown_tables_and_columns_are_named(folder: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_spark_pushes_the_shard_down_and_reads_named_columns(
-    folder: Path, logs: list[LogBuilder], tmp_path: Path
+    spark: "SparkSession", folder: Path, logs: list[LogBuilder]
 ) -> None:
-    with spark_session("tests", master="local[1]", folder=tmp_path, log=tmp_path / "spark.log") as spark:
-        register(spark)
-        check_in_spark(spark, folder, logs)
-
-
-def check_in_spark(spark: "SparkSession", folder: Path, logs: list[LogBuilder]) -> None:
+    register(spark)
     source = spark.read.format("muster-log").option("address", str(folder))
     commits = source.option("table", "commits").load()
     assert in_order([row.asDict() for row in commits.collect()]) == expected(*logs)["commits"]

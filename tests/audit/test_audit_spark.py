@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ from muster_audit.promises import ALL
 from muster_audit.reading.durable import held_alone
 from muster_audit.reading.exported import ExportSource
 from muster_audit.spark.data_source import register
-from muster_audit.spark.session import spark_session
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -40,12 +39,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    folder = tmp_path_factory.mktemp("spark")
-    with spark_session("tests", master="local[2]", folder=folder, log=folder / "spark.log") as session:
-        register(session)
-        yield session
+@pytest.fixture(autouse=True)
+def _log_is_a_source(spark: "SparkSession") -> None:
+    register(spark)
 
 
 @pytest.fixture(scope="module")

@@ -315,12 +315,16 @@ def _read_findings(found: dict[str, pa.Table], result: Result) -> None:
     result.logs = sorted((log for log in logs if not log.copy), key=lambda log: log.shard)
 
 
+def _around(source: LogSource, shard: int, place: Position) -> list[str]:
+    return list(source.around(shard, place))
+
+
 def _note(result: Result, source: LogSource, shard: int, findings: Findings) -> None:
     result.checked.update(findings.checked)
     result.broken.update(findings.broken)
     result.to_repair += uncut_ends(source.name(shard), findings)
     for violation in findings.violations:
-        around = steadily(source, lambda place=violation.position: list(source.around(shard, place)))  # type: ignore[misc]
+        around = steadily(source, partial(_around, source, shard, violation.position))
         result.violations.append(
             Broken(
                 shard, source.name(shard), violation.invariant, *violation.position, violation.detail, around

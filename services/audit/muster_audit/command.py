@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ import redis
 import typer
 from muster.cli.console import console
 from muster.cli.ending import without_passwords
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_server.verify.anchors import Anchoring
 from muster_server.verify.command import AcceptRestore, AnchorKey, AnchorPlace, KeepAnchor, SignWith
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
@@ -171,7 +171,8 @@ def export_command(
         problems = report_exported(metadata, exported) if metadata else []
     for one in exported:
         if one.problem:
-            typer.echo(f"log {one.shard}: exported up to {one.end.stream_id}; {one.problem}", err=True)
+            upto = f"exported up to {one.end.stream_id}; " if one.end != NOWHERE else ""
+            typer.echo(f"log {one.shard}: {upto}{one.problem}", err=True)
     for problem in problems:
         typer.echo(problem, err=True)
     logs = sum(bool(one.end_hash) for one in exported)
@@ -286,7 +287,13 @@ def insights_command(
     spark_log: SparkLog = None,
 ) -> None:
     """Analyses a lake: one page about the last days, beside the days before. Exit code 2: it was not read."""
-    with session("insights", master, spark_log) as (spark, progress):
+
+    def there_is_a_lake() -> None:
+        from muster_audit.lake.insights import loaded
+
+        loaded(lake)
+
+    with session("insights", master, spark_log, first=there_is_a_lake) as (spark, progress):
         from muster_audit.lake.insights import look_into
         from muster_audit.lake.insights_page import write_page
 
@@ -313,14 +320,28 @@ def _fail(message: str, command: str = _COMMAND) -> NoReturn:
 
 @contextmanager
 def session(
-    name: str, master: str, log: Path | None, command: str = _COMMAND
+    name: str,
+    master: str,
+    log: Path | None,
+    command: str = _COMMAND,
+    *,
+    first: Callable[[], None] = lambda: None,
 ) -> "Iterator[tuple[SparkSession, Progress]]":
-    """A Spark session and what shows the progress; what goes wrong becomes a sentence and exit code 2."""
+    """A Spark session and what shows the progress; what goes wrong becomes a sentence and exit code 2.
+
+    Args:
+        name: of the subcommand.
+        master: address of Spark's cluster; empty: see `spark_session`.
+        log: file for Spark's own log; `-`: standard error; absent: one that is kept only where a run fails.
+        command: the program, which its messages name.
+        first: called before Spark is started, to look for what would refuse the run.
+    """
     console = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="muster-audit-"))
     target = None if log is not None and str(log) == "-" else (log or folder / "spark.log")
     keep = False
     try:
+        first()
         with console.status("starting Spark") as status:
 
             def progress(text: str) -> None:

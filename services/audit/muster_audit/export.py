@@ -65,6 +65,13 @@ def export_log(source: LogSource, folder: Path, shard: int) -> Exported:
     Raises:
         LogUnreadableError: another process writes to it.
     """
+    try:
+        return _export_alone(source, folder, shard)
+    except OSError as error:  # as on a full disk: the other logs are exported
+        return Exported(shard, 0, NOWHERE, "", str(error))
+
+
+def _export_alone(source: LogSource, folder: Path, shard: int) -> Exported:
     with ShardExport.held(folder, shard) as export:
         written, problem, broken, safe = 0, export.damage, False, False
         if not problem:

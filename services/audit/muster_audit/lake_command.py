@@ -38,7 +38,13 @@ def build_command(
     spark_log: SparkLog = None,
 ) -> None:
     """Decodes what is new into the tables of a lake. Exit code 2: it could not be read or written."""
-    with session("build", master, spark_log, "muster-lake") as (spark, progress):
+
+    def lake_or_empty() -> None:
+        from muster_audit.lake.store import Lake
+
+        Lake.load(lake)
+
+    with session("build", master, spark_log, "muster-lake", first=lake_or_empty) as (spark, progress):
         from muster_audit.lake.build import build
 
         progress(f"building {lake}")

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from muster_core.config import GroupConfig
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.log.snapshot import SnapshotReader, SnapshotUnusable
 from muster_core.log.topic_names import names_of
 from muster_core.log.topic_zones import zones_of
 from muster_core.log.topics import Topics
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.history import GenerationEntry
@@ -18,7 +19,7 @@ from muster_server.verify.reader import LogUnreadableError
 from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tables.assignments import Assignment, claimed_partitions
 from muster_audit.lake.tables.generations import Generation
-from muster_audit.lake.tables.members import member_row
+from muster_audit.lake.tables.members import incremental_row, member_row
 from muster_audit.lake.tables.topics import Topic, names_as_json, weights_as_json, zones_as_json
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import cause_in_words
@@ -66,6 +67,8 @@ def _rows(
 
 
 def _of_group(at: Place, group: Group) -> Iterator[Interval]:
+    if group.incremental is not None:
+        yield from _of_incremental(at, group.group_id, group.incremental)
     history = list(group.history)
     if history and history[-1].generation == group.generation:
         yield _generation(at, group, history)
@@ -99,6 +102,30 @@ def _of_group(at: Place, group: Group) -> Iterator[Interval]:
             token=since.token,
             generation=of.generation if of else group.assigned_generation,
         )
+
+
+def _of_incremental(at: Place, group_id: str, group: IncrementalGroup) -> Iterator[Interval]:
+    for member in group.members.values():
+        row = incremental_row(at, group_id, member.told.to_record())
+        row.epoch, row.offset = member.joined
+        row.first_generation = row.last_generation = group.epoch
+        row.begun_before = True
+        yield row
+        for (topic, partition), held in member.held.items():
+            yield Assignment(
+                shard=at.shard,
+                epoch=held.token.epoch,
+                offset=held.token.offset,
+                from_ms=at.at_ms,
+                begun_before=True,
+                group_id=group_id,
+                topic=topic,
+                partition=partition,
+                member_id=member.member_id,
+                token=held.token.token,
+                generation=max(member.epoch, 0),
+                taken_ms=None if held.taken == NOWHERE else at.at_ms,
+            )
 
 
 def _ending(

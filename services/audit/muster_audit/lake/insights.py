@@ -10,7 +10,7 @@ from muster_server.verify.reader import LogUnreadableError
 
 from muster_audit.lake.reading import register_tables
 from muster_audit.lake.row import day_of
-from muster_audit.lake.store import opened
+from muster_audit.lake.store import Lake, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +70,18 @@ def views() -> dict[str, str]:
     }
 
 
+def loaded(folder: Path) -> Lake:
+    """A lake in which something was built.
+
+    Raises:
+        LogUnreadableError: there is none.
+    """
+    lake = Lake.load(folder)
+    if not lake.run:
+        raise LogUnreadableError(f"{folder} is no lake: `muster-lake build` makes one")
+    return lake
+
+
 def look_into(
     spark: "SparkSession", folder: Path, days: int, stall_ms: int, progress: Callable[[str], None]
 ) -> Insights:
@@ -85,9 +97,8 @@ def look_into(
     Raises:
         LogUnreadableError: there is no lake, or it is being built.
     """
-    with opened(folder) as lake:
-        if not lake.run:
-            raise LogUnreadableError(f"{folder} is no lake: `muster-lake build` makes one")
+    with opened(folder):
+        lake = loaded(folder)
         end_ms = max(end.at_ms for end in lake.ends.values()) + 1
         period = Period(end_ms - days * DAY_MS, end_ms, stall_ms)
         since = max(period.before().from_ms - DAY_MS, 0)  # a day for writers whose clocks differ

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@dataclass(frozen=True, slots=True)
 class Fact:
     """A row of the table; each subclass is a kind, its fields are the columns of the kind's table."""
 
@@ -194,12 +195,18 @@ KINDS: tuple[type[Fact], ...] = (
     Restored,
     Note,
 )
-_SPARK = {int: "bigint", str: "string", bool: "boolean", float: "double", list[str]: "array<string>"}
+_SPARK: dict[object, str] = {
+    int: "bigint",
+    str: "string",
+    bool: "boolean",
+    float: "double",
+    list[str]: "array<string>",
+}
 
 
 def columns(kind: type[Fact]) -> list[tuple[str, str]]:
     """Names and Spark types of a kind's columns."""
-    return [(field.name, _SPARK[field.type]) for field in fields(kind)]  # type: ignore[arg-type,index]
+    return [(field.name, _SPARK[field.type]) for field in fields(kind)]
 
 
 DDL = ", ".join(

@@ -32,7 +32,7 @@ appender.file.layout.pattern = %d{{ISO8601}} %p %c: %m%n%ex
 def spark_session(
     name: str, *, master: str = "", folder: Path, memory_mb: int = 1024, log: Path | None = None
 ) -> Iterator["SparkSession"]:
-    """A Spark session, ended afterwards.
+    """A Spark session, ended afterwards; one that the process has already is used, and left as it is.
 
     Args:
         name: what the job is called in Spark's own pages.
@@ -45,8 +45,16 @@ def spark_session(
         JavaMissing: one sentence with the fix.
     """
     import pyarrow  # noqa: F401  without it Spark's workers die without saying why
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    try:
+        running = SparkSession.active()
+    except PySparkRuntimeError:  # there is none
+        running = None
+    if running is not None:
+        yield running
+        return
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 
 from muster_core.position import Position
 from muster_core.state.published import TopicPartition, partitions_in, partitions_of, read_subscription
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 
 from muster_audit.lake.row import Interval, Place, day_of
 from muster_audit.lake.tracker import Take, Tracker
@@ -23,6 +23,10 @@ class Assignment(Interval):
     member (its cause), its new process (`static replaced`), `topic deleted` or `group gone`. One that has
     ended stays `open` until the next assignment, or until its topic or group goes: then it is settled that
     somebody else has the partition or that nobody is to have it, and until then it has no owner.
+
+    In an incremental group it begins with the step that gave the partition. It ends with the step by which
+    the member gave it back (`given up`), when the member left for a while before it had (`went away`), with a
+    new life of the member (`rejoined`), and else as above. It is settled when the partition is given again.
     """
 
     table: ClassVar[str] = "assignments"
@@ -32,8 +36,16 @@ class Assignment(Interval):
     partition: Annotated[int, "Number of the partition."]
     member_id: Annotated[str, "Who had it."]
     token: Annotated[str, "Fencing token: place of the record that gave it. Later ones are greater as text."]
-    generation: Annotated[int, "Generation whose assignment gave it; of a new process, the one it came in."]
+    generation: Annotated[
+        int,
+        "Generation whose assignment gave it, or epoch of the step that did; of a new process the one that "
+        "it came in, or of the ownership before.",
+    ]
     settled_ms: Annotated[int | None, "When it was settled what comes after it; null: it is not yet."] = None
+    taken_ms: Annotated[
+        int | None,
+        "When the coordinator took it from a member of an incremental group, to give it back; null: never.",
+    ] = None
 
     @property
     def day(self) -> str:
@@ -80,6 +92,11 @@ class Assignments(Tracker[Assignment]):
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
             "topics_seen": self._topics_seen,
+            "member_subscribed": self._subscribed,
+            "member_stepped": self._stepped,
+            "member_went_away": self._went_away,
+            "instance_moved": self._instance_moved,
+            "member_removed": self._member_left,
         }
 
     def resume(self, row: Assignment) -> None:
@@ -121,7 +138,9 @@ class Assignments(Tracker[Assignment]):
                 yield row.settle(at, "reassigned")
         self._groups[message.group_id] = after
 
-    def _member_left(self, at: Place, message: records_pb2.MemberLeft) -> Iterator[Assignment]:
+    def _member_left(
+        self, at: Place, message: records_pb2.MemberLeft | incremental_pb2.MemberRemoved
+    ) -> Iterator[Assignment]:
         for row in self._groups.get(message.group_id, {}).values():
             if row.member_id == message.member_id:
                 row.end(at, cause_in_words(message.cause.kind))
@@ -135,6 +154,55 @@ class Assignments(Tracker[Assignment]):
                 held[partition] = _row(
                     at, message.group_id, partition, member_id, at.position, message.generation
                 )
+
+    def _subscribed(self, at: Place, message: incremental_pb2.MemberSubscribed) -> Iterator[Assignment]:
+        if message.joined:
+            member_id = message.member.member_id
+            yield from self._anew(at, message.group_id, member_id, member_id, "rejoined")
+
+    def _instance_moved(self, at: Place, message: incremental_pb2.InstanceMoved) -> Iterator[Assignment]:
+        new = message.member.member_id
+        if new != message.old_member_id:
+            for row in self._held_by(message.group_id, new):
+                row.end(at, "static replaced")
+        yield from self._anew(at, message.group_id, message.old_member_id, new, "static replaced")
+
+    def _anew(self, at: Place, group_id: str, old: str, new: str, by: str) -> Iterator[Assignment]:
+        """What a member may work on is given anew; what it was to give back is free."""
+        for row in self._held_by(group_id, old):
+            if row.taken_ms is not None:
+                row.end(at, by)
+                continue
+            yield row.settle(at, by)
+            partition = row.topic, row.partition
+            again = _row(at, group_id, partition, new, at.position, row.generation)
+            self._groups[group_id][partition] = again
+
+    def _stepped(self, at: Place, message: incremental_pb2.MemberStepped) -> Iterator[Assignment]:
+        held = self._groups.setdefault(message.group_id, {})
+        for partition in partitions_of(message.released):
+            row = held.get(partition)
+            if row is not None and row.member_id == message.member_id:
+                row.end(at, "given up")
+        for partition in partitions_of(message.taken):
+            if partition in held:
+                held[partition].taken_ms = at.at_ms
+        for partition in partitions_of(message.given):
+            if partition in held:
+                yield held[partition].settle(at, "reassigned")
+            held[partition] = _row(
+                at, message.group_id, partition, message.member_id, at.position, message.epoch
+            )
+
+    def _went_away(self, at: Place, message: incremental_pb2.MemberWentAway) -> Iterator[Assignment]:
+        for row in self._held_by(message.group_id, message.member_id):
+            if row.taken_ms is not None:
+                row.end(at, "went away")
+        yield from ()
+
+    def _held_by(self, group_id: str, member_id: str) -> list[Assignment]:
+        rows = self._groups.get(group_id, {}).values()
+        return [row for row in rows if row.member_id == member_id and row.to_ms is None]
 
     def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Assignment]:
         for row in self._groups.pop(message.group_id, {}).values():

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
+from muster_protos.muster.v1 import common_pb2
 
 from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tables.assignments import Assignments
@@ -12,18 +13,23 @@ from muster_audit.lake.tables.members import Members
 from muster_audit.lake.tracker import Take, Tracker
 from muster_audit.reading.timeline import cause_in_words
 
+INCREMENTAL = "incremental"
+"""Kind of groups in which the coordinator assigns."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Generation(Interval):
     """A generation of a group, from the end of its join phase until the next one (`next generation`) or the
-    end of the group (`group gone`).
+    end of the group (`group gone`). An epoch of an incremental group is one, from where it was raised.
     """  # noqa: D205  one sentence
 
     table: ClassVar[str] = "generations"
 
     group_id: Annotated[str, "The group."]
     generation: Annotated[int, "Its number."]
-    protocol_type: Annotated[str, "Kind of the group."]
+    protocol_type: Annotated[
+        str, "Kind of the group; `incremental`: the coordinator assigns, and members are moved one by one."
+    ]
     protocol_name: Annotated[str, "Chosen protocol; empty: there are no members."]
     leader: Annotated[str, "Member that leads; empty: there are no members."]
     server_assignor: Annotated[str, "Assignor that the coordinator runs; empty: the leader assigns."]
@@ -37,10 +43,18 @@ class Generation(Interval):
     cause_sentence: Annotated[str, "The cause in one sentence."]
     cause_at_ms: Annotated[int, "When the rebalance was started, wall clock; 0: not known."]
     silence_ms: Annotated[int, "How long the removed member had to be silent for it; 0: not for its silence."]
-    assigned_at_ms: Annotated[int | None, "When its assignment was stored; null: it never was."] = None
+    assigned_at_ms: Annotated[int | None, "When its assignment or target was stored; null: it never was."] = (
+        None
+    )
     assigned_offset: Annotated[int | None, "Offset of that record; null: there is none."] = None
-    partitions: Annotated[int | None, "How many partitions it gave; null: no assignment."] = None
-    moves: Annotated[int | None, "How many of them did not belong to the same member before."] = None
+    partitions: Annotated[
+        int | None, "How many partitions it gave; null: no assignment, or the group is incremental."
+    ] = None
+    moves: Annotated[
+        int | None,
+        "How many of them did not belong to the same member before; of an incremental group, how many its "
+        "target gives to other members than the one before.",
+    ] = None
     minimum_moves: Annotated[int | None, "The fewest moves that give shares of the same sizes."] = None
     claimed: Annotated[
         int | None,
@@ -69,6 +83,8 @@ class Generations(Tracker[Generation]):
             "generation_started": self._generation_started,
             "assignment_committed": self._assignment_committed,
             "group_tombstone": self._group_tombstone,
+            "epoch_raised": self._epoch_raised,
+            "target_assigned": self._target_assigned,
         }
 
     def resume(self, row: Generation) -> None:
@@ -83,19 +99,28 @@ class Generations(Tracker[Generation]):
         before = self._groups.get(message.group_id)
         if before is not None:
             yield before.end(at, "next generation")
-        cause = message.cause
-        self._groups[message.group_id] = Generation(
+        row = self._groups[message.group_id] = self._begun(
+            at, message.group_id, message.generation, message.cause, len(message.members)
+        )
+        row.protocol_type, row.protocol_name = message.protocol_type, message.protocol_name
+        row.leader, row.server_assignor = message.leader, message.server_assignor
+        row.claimed = self._assignments.claimed
+
+    def _begun(
+        self, at: Place, group_id: str, number: int, cause: common_pb2.RebalanceCause, members: int
+    ) -> Generation:
+        return Generation(
             shard=at.shard,
             epoch=at.position.epoch,
             offset=at.position.offset,
             from_ms=at.at_ms,
-            group_id=message.group_id,
-            generation=message.generation,
-            protocol_type=message.protocol_type,
-            protocol_name=message.protocol_name,
-            leader=message.leader,
-            server_assignor=message.server_assignor,
-            members=len(message.members),
+            group_id=group_id,
+            generation=number,
+            protocol_type=INCREMENTAL,
+            protocol_name="",
+            leader="",
+            server_assignor="",
+            members=members,
             joined=self._members.joined,
             missing=self._members.missing,
             cause=cause_in_words(cause.kind),
@@ -105,8 +130,23 @@ class Generations(Tracker[Generation]):
             cause_sentence=cause.sentence,
             cause_at_ms=cause.at_ms,
             silence_ms=cause.silence_ms,
-            claimed=self._assignments.claimed,
         )
+
+    def _epoch_raised(self, at: Place, message: incremental_pb2.EpochRaised) -> Iterator[Generation]:
+        before = self._groups.get(message.group_id)
+        if before is not None:
+            yield before.end(at, "next generation")
+        members = self._members.count(message.group_id)
+        row = self._begun(at, message.group_id, message.epoch, message.cause, members)
+        self._groups[message.group_id] = row
+
+    def _target_assigned(self, at: Place, message: incremental_pb2.TargetAssigned) -> Iterator[Generation]:
+        row = self._groups.get(message.group_id)
+        if row is not None and row.generation == message.epoch:
+            row.assigned_at_ms, row.assigned_offset = at.at_ms, at.position.offset
+            row.server_assignor = message.server_assignor
+            row.moves = sum(len(topic.partitions) for change in message.changes for topic in change.gets)
+        yield from ()
 
     def _assignment_committed(
         self, at: Place, message: records_pb2.AssignmentCommitted

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 
 from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tracker import Take, Tracker
@@ -13,7 +13,7 @@ from muster_audit.reading.timeline import cause_in_words
 
 @dataclass(slots=True, kw_only=True)
 class Member(Interval):
-    """A member of a group, from the first generation that knows it.
+    """A member of a group, from the first generation that knows it; of an incremental group from its join.
 
     It ends with the cause for which it was removed (`member left`, `session expired`, …), with its new
     process (`static replaced`), with a generation that it is no part of (`not rejoined`) or with the group
@@ -27,12 +27,16 @@ class Member(Interval):
     group_instance_id: Annotated[str, "Its static id; empty: it is dynamic."]
     client_id: Annotated[str, "Its client id, as it gave it."]
     host: Annotated[str, "Its address, as the coordinator saw it."]
-    session_timeout_ms: Annotated[int, "Its session timeout, ms."]
+    session_timeout_ms: Annotated[
+        int, "Its session timeout, ms; 0: the server's, as in an incremental group."
+    ]
     rebalance_timeout_ms: Annotated[int, "Its rebalance timeout, ms."]
     disconnect_grace_ms: Annotated[
         int, "How long it may stay away after its stream broke, ms; 0: not at all."
     ]
-    first_generation: Annotated[int, "The first generation that it was in."]
+    first_generation: Annotated[
+        int, "The first generation, or epoch of an incremental group, that it was in; 0: none yet."
+    ]
     last_generation: Annotated[int, "The last one."]
     reason: Annotated[str, "Its own words when it left; empty: none."] = ""
     client_version: Annotated[
@@ -71,6 +75,10 @@ class Members(Tracker[Member]):
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
+            "member_subscribed": self._subscribed,
+            "epoch_raised": self._epoch_raised,
+            "instance_moved": self._instance_moved,
+            "member_removed": self._member_left,
         }
 
     def resume(self, row: Member) -> None:
@@ -96,7 +104,9 @@ class Members(Tracker[Member]):
         for row in before.values():
             yield row.end(at, "not rejoined")
 
-    def _member_left(self, at: Place, message: records_pb2.MemberLeft) -> Iterator[Member]:
+    def _member_left(
+        self, at: Place, message: records_pb2.MemberLeft | incremental_pb2.MemberRemoved
+    ) -> Iterator[Member]:
         row = self._groups.get(message.group_id, {}).pop(message.member_id, None)
         if row is not None:
             row.reason = message.cause.reason
@@ -110,6 +120,34 @@ class Members(Tracker[Member]):
         new = members[message.member.member_id] = member_row(at, message.group_id, message.member)
         new.first_generation = new.last_generation = message.generation
 
+    def _subscribed(self, at: Place, message: incremental_pb2.MemberSubscribed) -> Iterator[Member]:
+        members, told = self._groups.setdefault(message.group_id, {}), message.member
+        row = members.get(told.member_id)
+        if row is None:
+            members[told.member_id] = incremental_row(at, message.group_id, told)
+        else:
+            _note_told(row, told)
+        yield from ()
+
+    def _epoch_raised(self, _: Place, message: incremental_pb2.EpochRaised) -> Iterator[Member]:
+        rows = self._groups.get(message.group_id, {}).values()
+        for row in rows:
+            row.first_generation = row.first_generation or message.epoch
+            row.last_generation = message.epoch
+        self.joined, self.missing = sum(row.first_generation == message.epoch for row in rows), 0
+        yield from ()
+
+    def _instance_moved(self, at: Place, message: incremental_pb2.InstanceMoved) -> Iterator[Member]:
+        members, new = self._groups.setdefault(message.group_id, {}), message.member.member_id
+        ended = [members.pop(one) for one in {message.old_member_id, new} if one in members]
+        for row in ended:
+            yield row.end(at, "static replaced")
+        members[new] = incremental_row(at, message.group_id, message.member)
+
+    def count(self, group_id: str) -> int:
+        """How many members a group has."""
+        return len(self._groups.get(group_id, {}))
+
     def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Member]:
         for row in self._groups.pop(message.group_id, {}).values():
             yield row.end(at, "group gone")
@@ -119,6 +157,32 @@ def _note(row: Member, member: records_pb2.Member) -> None:
     """Notes what may be another thing in a later record of the same member."""
     row.client_version, row.identity = member.client_version, member.identity
     row.secret_hash = member.secret_hash.hex()
+
+
+def _note_told(row: Member, told: incremental_pb2.IncrementalMember) -> None:
+    row.client_version, row.identity, row.secret_hash = "", told.identity, told.secret_hash.hex()
+
+
+def incremental_row(at: Place, group_id: str, told: incremental_pb2.IncrementalMember) -> Member:
+    """The row of a member of an incremental group that comes with a record, without its epochs."""
+    row = Member(
+        shard=at.shard,
+        epoch=at.position.epoch,
+        offset=at.position.offset,
+        from_ms=at.at_ms,
+        group_id=group_id,
+        member_id=told.member_id,
+        group_instance_id=told.group_instance_id,
+        client_id=told.client_id,
+        host=told.host,
+        session_timeout_ms=0,
+        rebalance_timeout_ms=told.rebalance_timeout_ms,
+        disconnect_grace_ms=0,
+        first_generation=0,
+        last_generation=0,
+    )
+    _note_told(row, told)
+    return row
 
 
 def member_row(at: Place, group_id: str, member: records_pb2.Member) -> Member:
