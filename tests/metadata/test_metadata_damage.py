@@ -82,7 +82,7 @@ async def test_full_disk_of_one_node_is_told_and_delays_nobody(tmp_path: Path) -
     nodes = NodesWithFullDisk(tmp_path, 200_000)
     async with metadata_cluster(tmp_path, 3, nodes=nodes) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 60, size=5_000)
         # The server notices that its file cannot grow, and refuses what comes after.
         await until(lambda: "cannot write to its disk" in problem_of(cluster, 2), "the node is told of")
@@ -99,7 +99,7 @@ async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
     nodes = NodesWithFullDisk(tmp_path, 200_000, full=2)
     async with metadata_cluster(tmp_path, 3, nodes=nodes) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 20, size=5_000)
 
         async def stuck() -> bool:
@@ -122,7 +122,7 @@ async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
 async def test_node_that_is_out_of_memory_is_told_and_catches_up(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await set_config(cluster, 1, "maxmemory", "1")
         await write(cluster, writer, 10)
         await until(lambda: "out of memory" in problem_of(cluster, 1), "the node is told of")
@@ -145,7 +145,7 @@ async def test_deleted_log_of_one_shard_is_rebuilt_and_others_are_not_touched(tm
     async with metadata_cluster(tmp_path, 3) as cluster:
         writers = [Writer(shard) for shard in range(2)]
         for writer in writers:
-            await writer.claim(cluster[0])
+            await writer.own(cluster[0])
             await write(cluster, writer, 5)
         async with cluster.client(1) as client:
             await client.delete("muster:{0}:log")
@@ -163,7 +163,7 @@ async def test_deleted_log_of_a_majority_stops_that_shard_alone(tmp_path: Path) 
     async with metadata_cluster(tmp_path, 3) as cluster:
         writers = [Writer(shard) for shard in range(2)]
         for writer in writers:
-            await writer.claim(cluster[0])
+            await writer.own(cluster[0])
             await write(cluster, writer, 5)
         for index in (0, 1):
             async with cluster.client(index) as client:
@@ -181,7 +181,7 @@ async def test_damaged_entry_is_found_and_named(
 ) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 5)
         await until(lambda: cluster.level(0), "level")
         for index in where:
@@ -213,7 +213,7 @@ async def test_a_log_is_damaged_only_when_every_node_that_may_have_it_was_looked
     """Who loads such a log stops its shard for good."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 5)
         await until(lambda: cluster.level(0), "all nodes have the log")
 
@@ -243,7 +243,7 @@ async def test_a_log_that_its_node_loses_while_it_is_read_has_not_ended(tmp_path
     """Who reads it would take what came so far for all of it."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 60)
         await until(lambda: cluster.level(0), "all nodes have the log")
         found = []
@@ -265,7 +265,7 @@ async def test_a_node_is_filled_from_a_copy_that_is_right(
     """The one that answers first has another byte in it, or lacks an entry."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 5)
         await until(lambda: cluster.level(0), "all nodes have the log")
         second = cluster[0].server.metadata.quorum.nodes[1]
@@ -301,7 +301,7 @@ async def test_large_records_are_copied_some_megabytes_at_a_time(
     """Hundreds at once would take the memory of the node that they come from, and not come in time."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 12, size=1 << 20)
         await until(lambda: cluster.level(0), "all nodes have the log")
         sizes: list[int] = []
@@ -370,7 +370,7 @@ async def test_what_stands_on_one_node_and_is_no_log_keeps_no_step_waiting(
     """It is the first one to answer."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer, successor = Writer(0, "c-1"), Writer(0, "c-2")
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 3)
         await until(lambda: cluster.level(0), "all nodes have the log")
         async with cluster.client(0) as client:
@@ -388,7 +388,7 @@ async def test_a_node_with_something_else_in_a_place_of_the_log_has_written_noth
     """The others refuse, so the writer is told that nobody wrote: it sends other bytes then."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 3)
         await until(lambda: cluster.level(0), "all nodes have the log")
         before = await cluster.ends(0)
@@ -450,7 +450,7 @@ async def test_a_claim_that_a_dead_claimant_left_on_one_node_is_no_damage(tmp_pa
     """Its epoch is higher than that of the owner, who goes on with the other nodes."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         some = records_pb2.Record(written_at_ms=5).SerializeToString() + b"\xfa\x3f\x01x"  # a later version's
         await writer.append(cluster[0], some)
         await until(lambda: cluster.level(0), "all nodes have the log")
@@ -478,7 +478,7 @@ async def test_a_load_ends_where_large_records_stand_together(tmp_path: Path) ->
     """Hundreds at once would take the memory of metadata, and keep each other from coming in time."""
     async with metadata_cluster(tmp_path, 1, fsync="no") as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 40, size=1 << 20)
         await write(cluster, writer, 40)
         wanted = Wanted(0, Position(0, 0), writer.epoch, writer.nonce)
@@ -492,7 +492,7 @@ async def test_a_load_ends_where_large_records_stand_together(tmp_path: Path) ->
 async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         stop = asyncio.Event()
 
         async def go_on() -> None:
@@ -553,7 +553,7 @@ async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_pat
             assert line, "the instance did not start"
         port = int(line.split()[1])
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         batch = writer.batch(b"w:1", b"w:2")
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = metadata_pb2_grpc.MetadataServiceStub(channel).Log()
@@ -599,7 +599,7 @@ async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
     nodes = NodesSlowToLoad(tmp_path, count)
     async with metadata_cluster(tmp_path, count, nodes=nodes) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         # While it loads, a server looks at its connections after each thousand commands or so.
         for _ in range(4):
             result = await writer.append(cluster[0], *(b"w:%d" % number for number in range(5_000)))

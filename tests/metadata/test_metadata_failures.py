@@ -68,7 +68,7 @@ async def test_killed_node_is_not_noticed_and_repaired_when_it_is_back(
     cluster: MetadataCluster, index: int
 ) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 5)
     await cluster.nodes[index].kill()
     await write(cluster, writer, 30)
@@ -79,7 +79,7 @@ async def test_killed_node_is_not_noticed_and_repaired_when_it_is_back(
 
 async def test_paused_node_delays_no_append(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 3)
     cluster.nodes[1].pause()
     async with asyncio.timeout(10):
@@ -95,7 +95,7 @@ async def test_paused_node_delays_no_append(cluster: MetadataCluster) -> None:
 
 async def test_outcome_is_unknown_without_a_majority_and_known_after(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     cluster.nodes[0].pause()
     cluster.nodes[2].pause()
     batch = writer.batch(b"w:1")
@@ -113,7 +113,7 @@ async def test_outcome_is_unknown_without_a_majority_and_known_after(cluster: Me
 
 async def test_all_nodes_restart_and_nothing_is_lost(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 10)
     batch = writer.batch(b"w:during")
     for index in range(3):
@@ -137,7 +137,7 @@ async def test_all_nodes_restart_and_nothing_is_lost(cluster: MetadataCluster) -
 
 async def test_claim_takes_what_only_a_majority_without_one_node_has(cluster: MetadataCluster) -> None:
     old, new = Writer(0, "c-1"), Writer(0, "c-2")
-    await old.claim(cluster[0])
+    await old.own(cluster[0])
     await cluster.nodes[2].kill()
     await write(cluster, old, 10)
     # The instance that wrote would repair node 3; without it the claim itself must find the better log.
@@ -155,7 +155,7 @@ async def test_claim_takes_what_only_a_majority_without_one_node_has(cluster: Me
 async def test_divergent_end_is_cut(cluster: MetadataCluster) -> None:
     """An entry that only one node has, from a claim that reached nobody else, is removed there."""
     old, new = Writer(0, "c-1"), Writer(0, "c-2")
-    await old.claim(cluster[0])
+    await old.own(cluster[0])
     await write(cluster, old, 3)
     await until(lambda: cluster.level(0), "level before")
     await cluster.nodes[0].kill()
@@ -193,7 +193,7 @@ async def test_a_log_is_made_anew_in_portions_whoever_is_interrupted(
     monkeypatch.setattr(repair, "_PORTION_BYTES", 1_000)
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 40)
         await until(lambda: cluster.level(0), "level before")
         await leave_a_claim_behind(cluster, writer)
@@ -231,7 +231,7 @@ def silent() -> Answer:
 async def test_end_that_does_not_fit_behind_the_last_id_is_rebuilt(cluster: MetadataCluster) -> None:
     """A node has a Claim of a higher epoch that the log does not have: its stream must be made anew."""
     old, new = Writer(0, "c-1"), Writer(0, "c-9")
-    await old.claim(cluster[0])
+    await old.own(cluster[0])
     await write(cluster, old, 3)
     await until(lambda: cluster.level(0), "level before")
     await leave_a_claim_behind(cluster, old)
@@ -245,9 +245,9 @@ async def test_end_that_does_not_fit_behind_the_last_id_is_rebuilt(cluster: Meta
 
 async def test_late_message_of_an_old_claimant_is_refused(cluster: MetadataCluster) -> None:
     old, new = Writer(0, "c-1"), Writer(0, "c-2")
-    await old.claim(cluster[0])
+    await old.own(cluster[0])
     late = old.batch(b"w:late")
-    await new.claim(cluster[1])
+    await new.own(cluster[1])
     await write(cluster, new, 1)
     assert (await cluster[0].step(0, append=late)).outcome == metadata_pb2.LOG_OUTCOME_FENCED
     await until(lambda: cluster.level(0), "level")
@@ -257,7 +257,7 @@ async def test_late_message_of_an_old_claimant_is_refused(cluster: MetadataClust
 async def test_wiped_node_is_rebuilt_and_votes_again(cluster: MetadataCluster) -> None:
     writers = [Writer(shard) for shard in range(4)]
     for writer in writers:
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 20)
     async with cluster.client(1) as client:
         await client.flushall()
@@ -275,7 +275,7 @@ async def test_wiped_node_is_rebuilt_and_votes_again(cluster: MetadataCluster) -
 
 async def test_repair_goes_on_at_the_instance_that_the_owner_moved_to(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 5)
     await cluster[0].stop()
     async with cluster.client(1) as client:
@@ -294,7 +294,7 @@ async def test_a_claim_is_acknowledged_though_its_instance_dies_at_once(tmp_path
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         writer = Writer(0)
         await cluster[0].server.metadata.upkeep.stop()
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         assert (await writer.check(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         async def acknowledged() -> bool:
@@ -329,7 +329,7 @@ async def lease_of(writer: Writer, instance: Instance) -> AsyncIterator[None]:
 
 async def test_wiped_node_does_not_vote_before_it_is_rebuilt(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 3)
     async with cluster.client(1) as client:
         await client.flushall()
@@ -343,7 +343,7 @@ async def test_wiped_node_does_not_vote_before_it_is_rebuilt(cluster: MetadataCl
 
 async def test_wiped_majority_is_no_log(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 3)
     for index in (0, 1):
         async with cluster.client(index) as client:
@@ -354,7 +354,7 @@ async def test_wiped_majority_is_no_log(cluster: MetadataCluster) -> None:
 
 async def test_laggard_beyond_a_trim_gets_the_whole_log(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 5)
     await cluster.nodes[2].kill()
     await write(cluster, writer, 20)
@@ -369,7 +369,7 @@ async def test_a_laggard_with_a_claim_of_its_own_beyond_a_trim_gets_the_whole_lo
     """Its last entry is of a later epoch than the oldest that is left, and comes before that one."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 5)
         await until(lambda: cluster.level(0), "level")
         nonce = secrets.token_bytes(16)
@@ -392,7 +392,7 @@ async def test_a_laggard_with_a_claim_of_its_own_beyond_a_trim_gets_the_whole_lo
 async def test_shorter_log_than_acknowledged_is_truncated(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 3)
         async with cluster.client(0) as client:
             await client.xdel("muster:{0}:log", "1-5", "1-4")
@@ -406,7 +406,7 @@ async def test_log_that_lost_what_was_acknowledged_is_not_claimed(tmp_path: Path
     """Its last owner is gone; the position that is stored beside the log says what it had."""
     async with metadata_cluster(tmp_path, 1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 3)
         async with cluster.client(0) as client:
 
@@ -423,7 +423,7 @@ async def test_log_that_lost_what_was_acknowledged_is_not_claimed(tmp_path: Path
 async def test_promise_to_a_claimant_that_died_is_told_once(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await until(lambda: cluster.level(0), "level")
         with capture_logs() as logs:
             async with node_of(cluster, 2) as node:
@@ -439,13 +439,15 @@ async def test_promise_to_a_claimant_that_died_is_told_once(tmp_path: Path) -> N
 async def test_out_of_memory_is_refused_on_a_first_attempt_only(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         async with cluster.client(0) as client:
             await client.config_set("maxmemory", "1")
             batch = writer.batch(b"w:x")
             assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
             batch.first_attempt = True
-            assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_REFUSED
+            refused = await writer.send(cluster[0], batch)
+            assert refused.outcome == metadata_pb2.LOG_OUTCOME_REFUSED
+            assert refused.message == "1 of 1 nodes of the log take no records: it is out of memory"
             await client.config_set("maxmemory", "0")
         assert (await writer.append(cluster[0], b"w:y")).outcome == metadata_pb2.LOG_OUTCOME_OK
 
@@ -453,7 +455,7 @@ async def test_out_of_memory_is_refused_on_a_first_attempt_only(tmp_path: Path) 
 async def test_flushed_scripts_come_back(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         async with cluster.client(0) as client:
             await client.script_flush()
         assert (await writer.append(cluster[0], b"w:x")).outcome == metadata_pb2.LOG_OUTCOME_OK
@@ -490,7 +492,7 @@ async def test_a_log_is_not_lost_where_a_server_stands_that_is_none_of_its_nodes
     """An instance has the address of an empty server for the third node, and the second one is wiped."""
     async with metadata_cluster(tmp_path, 3) as cluster, misled(cluster, tmp_path) as instance:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 3)
         await cluster[0].stop()
         async with cluster.client(1) as client:
@@ -506,7 +508,7 @@ async def test_a_node_that_forgot_waits_for_one_in_whose_place_a_stranger_stands
     """What it said to the third node is known there, so it is not let in as it is."""
     async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await until(lambda: cluster.level(0), "level")
         await cluster[0].stop()
         with capture_logs() as logs:
@@ -522,7 +524,7 @@ async def test_a_node_that_forgot_waits_for_one_in_whose_place_a_stranger_stands
 
 async def test_promise_of_a_claimant_that_died_at_one_node_stops_nobody(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     async with node_of(cluster, 2) as node:
         reply = await node.prepare(0, 9, secrets.token_bytes(16), b"tag")
         assert reply.status is Status.OK
@@ -536,7 +538,7 @@ async def test_promise_of_a_claimant_that_died_is_no_trap_when_another_node_dies
     cluster: MetadataCluster,
 ) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 5)
     async with node_of(cluster, 2) as node:
         assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
@@ -564,7 +566,7 @@ async def test_promises_of_two_attempts_at_one_claim_are_not_counted_together(
 
 async def test_expected_end_is_id_and_hash(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await until(lambda: cluster.level(0), "level")
     entry = NodeEntry(Position(1, 3), b"w:x", bytes(16), bytes(32))
     id_ = writer.end.position.stream_id
@@ -578,7 +580,7 @@ async def test_expected_end_is_id_and_hash(cluster: MetadataCluster) -> None:
 
 async def test_trim_needs_the_promise_a_later_marker_and_a_whole_snapshot(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await write(cluster, writer, 5)
     await until(lambda: cluster.level(0), "level")
     end = writer.end
@@ -601,7 +603,7 @@ async def test_trim_needs_the_promise_a_later_marker_and_a_whole_snapshot(cluste
 
 async def test_empty_node_is_not_rebuilt_under_a_claim_that_lost_a_node(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await until(lambda: cluster.level(0), "level")
     await cluster[0].stop()
     quorum = cluster[1].server.metadata.quorum
@@ -620,7 +622,7 @@ async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowl
 ) -> None:
     """Node 1 alone has an acknowledged entry besides the node that lost it, and is not heard at first."""
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await until(lambda: cluster.level(0), "level")
     await cluster.nodes[2].kill()
     await write(cluster, writer, 1)
@@ -686,7 +688,7 @@ async def test_answers_of_two_configurations_are_not_added_up() -> None:
 
 async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     quorum = cluster[0].server.metadata.quorum
     for index in (1, 2):
         await cluster.nodes[index].kill()
@@ -714,7 +716,7 @@ async def node_of(cluster: MetadataCluster, index: int) -> AsyncIterator[Node]:
 async def test_a_node_that_refuses_is_named_in_the_log_once(tmp_path: Path, count: int) -> None:
     async with metadata_cluster(tmp_path, count) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         with capture_logs() as logs:
             async with cluster.client(count - 1) as client:
                 await client.delete("muster:{0}:log")

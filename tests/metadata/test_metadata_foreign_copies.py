@@ -33,7 +33,7 @@ async def two_logs(
     async with metadata_cluster(tmp_path, 3, shards=2) as cluster:
         other, writer = Writer(0), Writer(1)
         for one, count in ((other, 30), (writer, 5)):
-            await one.claim(cluster[0])
+            await one.own(cluster[0])
             await write(cluster, one, count)
         await until(lambda: known_everywhere(cluster, writer), "all nodes know what is acknowledged")
         await until(lambda: cluster.level(0), "all nodes have the long log")
@@ -233,7 +233,7 @@ async def test_a_copy_that_another_instance_has_put_in_place_accuses_nobody(
 ) -> None:
     async with metadata_cluster(tmp_path, 3, shards=1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await write(cluster, writer, 5)
         first = cluster[0].server.metadata.quorum.nodes[0]
         copied, taken = first.copied, list[str]()

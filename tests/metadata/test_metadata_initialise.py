@@ -207,7 +207,7 @@ async def test_part_of_the_nodes_is_no_log(tmp_path: Path) -> None:
 async def test_exported_position_must_stand_in_the_log(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await until(lambda: cluster.level(0), "level")
         position = writer.end.position.to_proto()
         stub = cluster[0].stub

@@ -655,7 +655,7 @@ async def test_owner_is_pushed_and_serving_follows_the_lease(cluster: MetadataCl
     holder.session = "session-of-c-1"
     await holder.renew()
     writer = Writer(2)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await until_equal(lambda: told_owners(watchers), ["c-1", "c-1"], "the owner is pushed")
     assert not any(watcher.owner(2).serving for watcher in watchers)
     await holder.renew(serving=[metadata_pb2.ServedShard(shard=2, epoch=writer.epoch)])

@@ -65,7 +65,7 @@ async def test_first_claim_goes_behind_genesis(cluster: MetadataCluster) -> None
 
 async def test_appends_are_dense_chained_and_on_all_nodes(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     for number in range(20):
         assert (
             await writer.append(cluster[number % 2], b"w:%d" % number)
@@ -81,7 +81,7 @@ async def test_appends_are_dense_chained_and_on_all_nodes(cluster: MetadataClust
 
 async def test_repeat_through_another_instance_is_the_same_append(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     batch = writer.batch(b"w:1", b"w:2")
     first = await cluster[0].step(0, append=batch)
     second = await cluster[1].step(0, append=batch)
@@ -92,7 +92,7 @@ async def test_repeat_through_another_instance_is_the_same_append(cluster: Metad
 
 async def test_other_records_behind_an_old_end_are_refused(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     stale = writer.batch(b"w:other")
     await writer.append(cluster[0], b"w:1")
     assert (await cluster[0].step(0, append=stale)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
@@ -101,7 +101,7 @@ async def test_other_records_behind_an_old_end_are_refused(cluster: MetadataClus
 
 async def test_higher_claim_fences_the_old_owner(cluster: MetadataCluster) -> None:
     old, new = Writer(2, "c-1"), Writer(2, "c-2")
-    await old.claim(cluster[0])
+    await old.own(cluster[0])
     await old.append(cluster[0], b"w:old")
     assert (await new.claim(cluster[1])).epoch == 2
     refused = await old.append(cluster[0], b"w:late")
@@ -140,7 +140,7 @@ async def test_two_claimants_at_once_leave_one_owner(cluster: MetadataCluster) -
 
 async def test_reading_without_a_claim_ends_at_the_acknowledged_position(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await writer.append(cluster[0], b"w:1")
 
     async def all_read() -> bool:
@@ -151,7 +151,7 @@ async def test_reading_without_a_claim_ends_at_the_acknowledged_position(cluster
 
 async def test_pages_are_of_the_asked_size(cluster: MetadataCluster) -> None:
     writer = Writer(0)
-    await writer.claim(cluster[0])
+    await writer.own(cluster[0])
     await writer.append(cluster[0], *(b"w:%d" % n for n in range(95)))
     request = metadata_pb2.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce, page_size=10)
     getattr(request, "from").CopyFrom(Position(1, 8).to_proto())
@@ -163,8 +163,8 @@ async def test_pages_are_of_the_asked_size(cluster: MetadataCluster) -> None:
 
 async def test_old_claimant_reads_nothing(cluster: MetadataCluster) -> None:
     old, new = Writer(0, "c-1"), Writer(0, "c-2")
-    await old.claim(cluster[0])
-    await new.claim(cluster[0])
+    await old.own(cluster[0])
+    await new.own(cluster[0])
     request = metadata_pb2.ReadLogRequest(shard=0, epoch=old.epoch, claim_nonce=old.nonce)
     messages = [message async for message in cluster[0].stub.ReadLog(request)]
     assert [message.outcome for message in messages] == [metadata_pb2.LOG_OUTCOME_FENCED]
@@ -214,7 +214,7 @@ async def test_senseless_steps_are_invalid_and_write_nothing(
 async def test_batches_beyond_the_limits_are_invalid(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         too_large = writer.batch(bytes((8 << 20) + 1))
         assert (await cluster[0].step(0, append=too_large)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
         nonce = secrets.token_bytes(16)
@@ -235,7 +235,7 @@ async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_en
     }
     async with metadata_cluster(tmp_path, 1, shards=1, **times) as cluster:
         writer = Writer(0)
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         client = LogClient([cluster[0].address], grpc.aio.insecure_channel, patient)
         client.start()
         try:

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from metadata.test_metadata_topics import catalog_of, enabled, through_snapshot, zoned
 from muster_core.features import Feature
 from muster_core.log import topic_names
+from muster_core.log.topic_changes import decide
 from muster_core.log.topic_names import MAX_NAMES_BYTES, MAX_REMOVED
 from muster_core.position import Position
 from muster_metadata.nodes.entries import NodeEntry
@@ -54,7 +55,7 @@ class NamedCatalog:
     def _carry_out(self, request: metadata_pb2.ChangeTopicRequest) -> Answer:
         self._changes += 1
         request.change_id = self._changes.to_bytes(16, "big")
-        decision = self.topics.decide(request)
+        decision = decide(self.topics, request)
         if isinstance(decision, Answer):
             return decision
         position = Position(1, self.topics.version.offset + 1)

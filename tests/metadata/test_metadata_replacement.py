@@ -464,7 +464,7 @@ async def test_empty_server_at_another_address_is_not_filled(tmp_path: Path) -> 
         settings = load(MetadataSettings, redis_url=changed, listen="127.0.0.1:0", **FAST)
         instance = await Instance(MetadataServer(settings)).start()
         again = Writer(0, "c-2")
-        await again.claim(instance)
+        await again.own(instance)
         await until(
             lambda: any(
                 "muster nodes" in node.problem for node in instance.server.metadata.view.cluster.log_nodes

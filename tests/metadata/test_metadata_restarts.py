@@ -184,7 +184,7 @@ async def test_a_node_that_restarted_votes_again_under_a_floor(tmp_path: Path) -
         assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert (await writer.append(cluster[0], b"w:3")).outcome == metadata_pb2.LOG_OUTCOME_OK
         successor = Writer(0, "c-2")
-        await successor.claim(cluster[0])
+        await successor.own(cluster[0])
         assert records(await cluster[0].read(0, successor)) == writer.acknowledged
 
 

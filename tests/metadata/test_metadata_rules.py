@@ -233,7 +233,7 @@ async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(
     """Nor does a node that promises first decide: here it is the one that lacks what was acknowledged."""
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         owner = Writer(0, "c-1")
-        await owner.claim(cluster[0])
+        await owner.own(cluster[0])
         await cluster.nodes[2].kill()
         for number in range(5):
             await owner.append(cluster[0], b"w:%d" % number)
@@ -261,7 +261,7 @@ async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(
 async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         old, new, last = Writer(0, "c-1"), Writer(0, "c-2"), Writer(0, "c-3")
-        await old.claim(cluster[0])
+        await old.own(cluster[0])
         await until(lambda: cluster.level(0), "level")
         for index in (0, 1):
             await cluster.nodes[index].kill()

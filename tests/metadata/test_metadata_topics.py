@@ -6,6 +6,7 @@ import pytest
 from muster_core.config import GroupConfig
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.log.snapshot import SNAPSHOT_PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
+from muster_core.log.topic_changes import decide
 from muster_core.log.topic_zones import MAX_ZONE_BYTES, MAX_ZONES
 from muster_core.log.topics import (
     MAX_CHANGES,
@@ -194,14 +195,14 @@ def test_the_largest_catalog_fits_into_parts() -> None:
 
 def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
     topics = catalog_of(stored(number) for number in range(MAX_TOPICS))
-    refused = topics.decide(creation(MAX_TOPICS))
+    refused = decide(topics, creation(MAX_TOPICS))
     assert isinstance(refused, metadata_pb2.ChangeTopicResponse)
     assert refused.error_code == common_pb2.ERROR_CODE_POLICY_VIOLATION
     assert f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics" in refused.error_message
-    known = topics.decide(creation(1))
+    known = decide(topics, creation(1))
     assert isinstance(known, metadata_pb2.ChangeTopicResponse)
     topics.apply(NodeEntry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))
-    assert isinstance(topics.decide(creation(MAX_TOPICS)), records_pb2.Record)
+    assert isinstance(decide(topics, creation(MAX_TOPICS)), records_pb2.Record)
 
 
 class ZonedCatalog:
@@ -217,7 +218,7 @@ class ZonedCatalog:
         topic = discovery_pb2.Topic(name=name, partitions=partitions, zones=zones)
         request = metadata_pb2.ChangeTopicRequest(change_id=name.encode().rjust(16))
         getattr(request, kind).CopyFrom(topic)
-        decision = self.topics.decide(request)
+        decision = decide(self.topics, request)
         if isinstance(decision, metadata_pb2.ChangeTopicResponse):
             return decision
         position = Position(1, self.topics.version.offset + 1)

@@ -95,7 +95,7 @@ async def test_an_event_outlives_a_node_that_was_away_and_one_that_lost_its_data
     async with metadata_cluster(tmp_path, 3) as cluster:
         writers = [Writer(shard) for shard in range(4)]
         for writer in writers:
-            await writer.claim(cluster[0])
+            await writer.own(cluster[0])
             await writer.append(cluster[0], b"w:1")
         await cluster.nodes[2].kill()
         await keep(cluster[0], event("delete"), event("join", "refused"))
@@ -122,6 +122,36 @@ async def test_without_a_majority_nothing_counts_as_kept_and_nothing_is_told(tmp
             await cluster.nodes[index].kill()
         assert await record(cluster[0], event("lost")) == UNKNOWN
         assert await read(cluster[0]) is None
+
+
+async def test_what_is_repeated_while_the_log_is_away_removes_nothing(tmp_path: Path) -> None:
+    """Nodes 1 and 2 have an event; node 1 alone hears others again and again; then node 2 is lost."""
+    async with metadata_cluster(tmp_path, 3, trail_events=100) as cluster:
+        await cluster.nodes[2].kill()
+        await keep(cluster[0], event("delete"))
+        await cluster.nodes[1].kill()
+        waiting = [event("join", "done") for _ in range(60)]
+        for left_out in range(4):
+            waiting[0].left_out = left_out
+            assert await record(cluster[0], *waiting) == UNKNOWN
+        await cluster.nodes[2].start()
+        await keep(cluster[0], *waiting)
+        found = await actions(cluster[0])
+        assert [found.count(action) for action in ("delete", "join")] == [1, 60]
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+async def test_the_clock_of_a_node_ends_no_event(tmp_path: Path, days: int) -> None:
+    """A node whose clock is far behind would take its events for old ones at once."""
+    async with metadata_cluster(tmp_path, 1, trail_days=1) as cluster:
+        now_ms = wall_ms() - days * 86_400_000
+        cluster[0].server.metadata.trail._stamp_ms = lambda: now_ms
+        await keep(cluster[0], event("first"))
+        await keep(cluster[0], event("second"))
+        assert sorted(await actions(cluster[0])) == ["first", "second"]
+        now_ms += 2 * 86_400_000
+        await keep(cluster[0], event("third"))
+        assert await actions(cluster[0]) == ["third"]
 
 
 async def test_a_flood_of_refusals_removes_nothing_that_was_done(tmp_path: Path) -> None:

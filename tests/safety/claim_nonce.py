@@ -21,7 +21,7 @@ async def main() -> None:
     async with metadata_cluster(folder, 3, shards=1) as cluster:
         await cluster.nodes[2].kill()
         before, writer = Writer(0, "c-0"), Writer(0, "c-1")
-        await before.claim(cluster[0])
+        await before.own(cluster[0])
         await before.append(cluster[0], b"w:1")
         await cluster[0].stop()
         await cluster.nodes[2].start()

@@ -59,7 +59,7 @@ async def main() -> None:
     times: dict[str, Any] = {"step_timeout_ms": 1_000, "claim_timeout_ms": 5_000, "rebuild_delay_ms": 2_000}
     async with metadata_cluster(folder, 3, instances=2, shards=1, fsync="everysec", **times) as cluster:
         owner, claimant = Writer(0, "c-1"), Writer(0, "c-2")
-        await owner.claim(cluster[0])
+        await owner.own(cluster[0])
         await owner.append(cluster[0], b"w:1")
         await until(lambda: cluster.level(0), "level")
         node = cluster.nodes[2]

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import muster
@@ -65,7 +66,7 @@ async def attack(cluster: LinkedCluster) -> None:
     report(f"the group was found again {time.monotonic() - began:.1f} s after the kill")
 
 
-async def until_named(stub: object, group: str, began: float) -> str:
+async def until_named(stub: Any, group: str, began: float) -> str:
     """The living coordinator that a discovery instance names for a group.
 
     Raises:
@@ -73,7 +74,7 @@ async def until_named(stub: object, group: str, began: float) -> str:
     """
     request = discovery_pb2.FindCoordinatorRequest(group_ids=[group])
     while True:
-        answer = await stub.FindCoordinator(request)  # type: ignore[attr-defined]
+        answer = await stub.FindCoordinator(request)
         result = answer.results[0]
         if not result.error_code and result.coordinator.node_id != "coordinator-1":
             return str(result.coordinator.node_id)

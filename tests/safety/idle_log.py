@@ -19,7 +19,7 @@ async def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="muster-idle-"))
     async with metadata_cluster(folder, 3, instances=2, shards=4) as cluster:
         writer = Writer(0, "c-1")
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         await writer.append(cluster[0], b"w:1")
         await until(lambda: cluster.level(0), "level")
         for instance in cluster.instances:

@@ -26,7 +26,7 @@ async def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="muster-open-calls-"))
     async with metadata_cluster(folder, 1, shards=1) as cluster:
         writer = Writer(0, "c-1")
-        await writer.claim(cluster[0])
+        await writer.own(cluster[0])
         client = LogClient([cluster[0].address], grpc.aio.insecure_channel)
         client.start()
         try:

@@ -59,7 +59,7 @@ async def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="muster-power-"))
     async with metadata_cluster(folder, 3, instances=2, shards=1, fsync="everysec") as cluster:
         owner, claimant = Writer(0, "c-1"), Writer(0, "c-2")
-        await owner.claim(cluster[0])
+        await owner.own(cluster[0])
         await until(lambda: cluster.level(0), "level")
         node = cluster.nodes[2]
         (aof,) = (node.folder / "appendonlydir").glob("*.incr.aof")

@@ -39,7 +39,7 @@ async def main() -> None:
     async with metadata_cluster(folder, 3, instances=2, shards=1, **times) as cluster:
         first, second = cluster[0], cluster[1]
         one, two, owner = Writer(0, "c-1"), Writer(0, "c-2"), Writer(0, "c-3")
-        await one.claim(first)
+        await one.own(first)
         await one.append(first, b"w:1")
         async with cluster.client(2) as client:
             await client.flushall()
@@ -48,9 +48,9 @@ async def main() -> None:
                 return bool(await client.exists("muster:{0}:vacant"))
 
             await until(marked, "somebody saw it empty")
-            await two.claim(second)
+            await two.own(second)
             await until(lambda: cluster.level(0), "it is filled")
-            await owner.claim(first)
+            await owner.own(first)
             await owner.append(first, b"w:2")
             await until(lambda: cluster.level(0), "level")
             await asyncio.sleep(DELAY_S)

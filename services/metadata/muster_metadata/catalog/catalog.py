@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 from muster_core.features import Feature
+from muster_core.log.topic_changes import decide
 from muster_core.log.topics import NotUnderstood, Topics
 from muster_core.position import NOWHERE, Position
 from muster_protos.limits import NAME_RULE, is_name
@@ -262,7 +263,7 @@ class CatalogLog:
         answer = self._mine.done(request)
         if answer is not None:
             return await self._after_deletion(request, answer)
-        decision = self._mine.decide(request)
+        decision = decide(self._mine, request)
         if isinstance(decision, metadata_pb2.ChangeTopicResponse):
             # A refusal depends on what is stored, so the claim must still be ours.
             verdict, _ = await self._logs.check(

@@ -70,8 +70,8 @@ def request_problem(request: metadata_pb2.LeaseRequest, shard_count: int) -> str
 def lacks(missing: Sequence[str], version: str) -> str:
     """The message to a server that is refused for the features it does not know."""
     return (
-        f"this server (version {version or 'unknown'}) does not know {', '.join(missing)}, which the cluster "
-        "has enabled: run the version of the other servers, or a later one"
+        f"the cluster has features enabled that this server (version {version or 'unknown'}) does not know; "
+        f"run the version of the other servers, or a later one: {', '.join(missing)}"
     )
 
 

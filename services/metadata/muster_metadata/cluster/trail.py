@@ -76,8 +76,10 @@ class TrailStore:
         def decide(replies: Replies, _final: bool) -> bool | None:
             return count_status(replies, Status.OK) >= majority or None
 
-        bounds = ("", self._events_max, max(0, self._stamp_ms() - self._days * _DAY_MS))
-        kept, _ = await self._quorum.ask(lambda node: node.tell(key, bounds, events), decide)
+        now_ms = self._stamp_ms()
+        bounds = ("", self._events_max, max(0, now_ms - self._days * _DAY_MS))
+        timed = [(now_ms, event) for event in events]
+        kept, _ = await self._quorum.ask(lambda node: node.tell(key, bounds, timed), decide)
         return bool(kept)
 
 
@@ -93,19 +95,20 @@ async def copy_trail(quorum: Quorum, node: Node) -> bool:
         if texts is None:
             return False
         bounds = ("refill", max(len(texts), 1), 0)
-        if texts and not (await node.tell(key, bounds, texts)).done:
+        timed = [(at_ms, text) for text, at_ms in texts.items()]
+        if texts and not (await node.tell(key, bounds, timed)).done:
             return False
     return True
 
 
-async def _union(nodes: Sequence[Node], key: str, enough: int) -> list[bytes] | None:
-    """What any of the nodes has, in an order that any of them may have; None if too few answer."""
+async def _union(nodes: Sequence[Node], key: str, enough: int) -> dict[bytes, int] | None:
+    """What any of the nodes has, with when it came there, in that order; None if too few answer."""
     answers = await asyncio.gather(*(_all_of(node, key) for node in nodes))
     heard = [texts for texts in answers if texts is not None]
     if len(heard) < enough:
         return None
     first_at = {text: at for texts in heard for text, at in texts.items()}
-    return sorted(first_at, key=lambda text: (first_at[text], text))
+    return {text: first_at[text] for text in sorted(first_at, key=lambda text: (first_at[text], text))}
 
 
 async def _all_of(node: Node, key: str) -> dict[bytes, int] | None:

@@ -1,9 +1,10 @@
 """Decides from the answers of the nodes how a step ended. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster_core.position import Position
+from muster_core.record_bounds import TAKE_NO_RECORDS
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.nodes.quorum import Replies
@@ -34,7 +35,6 @@ RAISED = Verdict(
     metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message="a node of the log restarted meanwhile; repeat the step unchanged",
 )
-REFUSED = Verdict(metadata_pb2.LOG_OUTCOME_REFUSED, message="no node of the log could write; try again later")
 NO_LOG = Verdict(
     metadata_pb2.LOG_OUTCOME_NO_LOG,
     message="a majority of the nodes does not have this log: never initialised, or lost",
@@ -137,10 +137,21 @@ def appended(
                 return NEVER_THERE
             written_nowhere = all(reply is not None and reply.status not in _MAY_BE for reply in replies)
             if first_attempt and written_nowhere and count_status(replies, Status.REFUSED):
-                return REFUSED
-        return locked_out(replies, majority) or UNKNOWN
+                return Verdict(metadata_pb2.LOG_OUTCOME_REFUSED, message=_who_refuses(replies))
+        if verdict := locked_out(replies, majority):
+            return verdict
+        if count_status(replies, Status.REFUSED):
+            return replace(UNKNOWN, message=_who_refuses(replies))
+        return UNKNOWN
 
     return decide
+
+
+def _who_refuses(replies: Replies) -> str:
+    """What people are told where nodes take no records; it names no address."""
+    refused = [reply for reply in replies if reply is not None and reply.status is Status.REFUSED]
+    said = sorted({str(reply.problem) for reply in refused})
+    return f"{len(refused)} of {len(replies)} nodes {TAKE_NO_RECORDS}: {', '.join(said)}"
 
 
 _OVERTAKEN = (Status.FENCED, Status.PROMISED, Status.SPENT)

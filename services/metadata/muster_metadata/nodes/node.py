@@ -1,7 +1,7 @@
 """One of the independent Redis servers that hold the logs."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -407,10 +407,14 @@ class Node:
         decode = self._wrote if script in _WRITING else self._read
         return self.tables.send(decode, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
 
-    def tell(self, key: str, rest: Sequence[str | int], events: Sequence[bytes]) -> Answer:
-        """Keeps events of the audit trail; `rest`: `refill` or nothing, most events, oldest time to keep."""
+    def tell(self, key: str, rest: Sequence[str | int], events: Iterable[tuple[int, bytes]]) -> Answer:
+        """Keeps events of the audit trail, each with when it came, Unix time in ms.
+
+        `rest`: `refill` or nothing, most events, oldest time to keep.
+        """
         script = SCRIPTS["tell"].sha
-        return self.bulk.send(self._read, "EVALSHA", script, 2, key, keys.NODE, self.identity, *rest, *events)
+        timed: list[int | bytes] = [part for event in events for part in event]
+        return self.bulk.send(self._read, "EVALSHA", script, 2, key, keys.NODE, self.identity, *rest, *timed)
 
     def told(self, key: str, after: str, most: int) -> Answer:
         """Reads events of the audit trail. Values: the entries of the stream after an id."""
