@@ -120,7 +120,7 @@ def with_tables(page: str) -> str:
         if not pattern.search(page):
             raise SystemExit(f"{PAGE.name}: the marks {begin} and {end} are missing")
         made = f"{begin}\n{table}\n{end}"
-        page = pattern.sub(lambda _, made=made: made, page)  # type: ignore[misc]
+        page = made.join(pattern.split(page))
     return page
 
 
