@@ -52,7 +52,7 @@ async def all_served(servers: str) -> None:
 
 
 async def find(servers: str, group: str) -> str:
-    """Address of the group's coordinator, once it serves the group's shard: it is named while it still loads."""
+    """Address of the group's coordinator, once it serves the shard: it is named while it still loads."""
     async with grpc.aio.insecure_channel(servers) as channel:
         discovery: discovery_pb2_grpc.CoordinatorDiscoveryServiceAsyncStub = (
             discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
