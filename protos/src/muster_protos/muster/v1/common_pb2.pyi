@@ -97,6 +97,15 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The group is in quarantine: serving it made the coordinator fail twice. Its offsets can be read; all
     else is refused until an operator releases it (ReleaseGroup). Not a code of Kafka's.
     """
+    ERROR_CODE_GROUP_CONVERTED: _ErrorCode.ValueType  # 10002
+    """The group is an incremental one now. Nothing is lost and nothing is to be stopped: a member goes on with
+    ConsumerGroupHeartbeat, and who was none joins with it. Said only to whoever joined, or joins, with a
+    `process_id`. Not a code of Kafka's.
+    """
+    ERROR_CODE_GROUP_CLASSIC: _ErrorCode.ValueType  # 10003
+    """The group is a classic one now: the member goes on with JoinGroup. Said only to whoever joined with
+    `can_be_classic`. Not a code of Kafka's.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Outcome of a group call, with Kafka's names and numbers. These are ordinary answers: one batch may
@@ -173,6 +182,15 @@ ERROR_CODE_GROUP_QUARANTINED: ErrorCode.ValueType  # 10001
 """The group is in quarantine: serving it made the coordinator fail twice. Its offsets can be read; all
 else is refused until an operator releases it (ReleaseGroup). Not a code of Kafka's.
 """
+ERROR_CODE_GROUP_CONVERTED: ErrorCode.ValueType  # 10002
+"""The group is an incremental one now. Nothing is lost and nothing is to be stopped: a member goes on with
+ConsumerGroupHeartbeat, and who was none joins with it. Said only to whoever joined, or joins, with a
+`process_id`. Not a code of Kafka's.
+"""
+ERROR_CODE_GROUP_CLASSIC: ErrorCode.ValueType  # 10003
+"""The group is a classic one now: the member goes on with JoinGroup. Said only to whoever joined with
+`can_be_classic`. Not a code of Kafka's.
+"""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 class _RebalanceCauseKind:
@@ -207,6 +225,8 @@ class _RebalanceCauseKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Re
     """The loaded group was larger than the limit."""
     REBALANCE_CAUSE_KIND_ASSIGNMENT_NOT_STORED: _RebalanceCauseKind.ValueType  # 12
     """The assignment could not be stored, so the members are asked to join again."""
+    REBALANCE_CAUSE_KIND_CONVERTED: _RebalanceCauseKind.ValueType  # 13
+    """The group became one of the other kind."""
 
 class RebalanceCauseKind(_RebalanceCauseKind, metaclass=_RebalanceCauseKindEnumTypeWrapper):
     """Why a rebalance was started."""
@@ -237,6 +257,8 @@ REBALANCE_CAUSE_KIND_OVER_CAPACITY: RebalanceCauseKind.ValueType  # 11
 """The loaded group was larger than the limit."""
 REBALANCE_CAUSE_KIND_ASSIGNMENT_NOT_STORED: RebalanceCauseKind.ValueType  # 12
 """The assignment could not be stored, so the members are asked to join again."""
+REBALANCE_CAUSE_KIND_CONVERTED: RebalanceCauseKind.ValueType  # 13
+"""The group became one of the other kind."""
 Global___RebalanceCauseKind: _TypeAlias = RebalanceCauseKind  # noqa: Y015
 
 @_typing.final

@@ -117,6 +117,7 @@ class JoinGroupRequest(_message.Message):
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
     MEMBER_SECRET_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     member_id: _builtins.str
@@ -157,6 +158,11 @@ class JoinGroupRequest(_message.Message):
     has enabled the feature `member-secrets`, who does not bring it is answered as if nobody had the member id. Every
     join of the member brings the same one, the first, without an id, included; the coordinator keeps a hash of it.
     """
+    process_id: _builtins.bytes
+    """The member can go on in an incremental group, and understands GROUP_CONVERTED: drawn by its process as in
+    ConsumerGroupHeartbeatRequest, 16 bytes. Counts with `member_seq` alone, and once the cluster has enabled the feature
+    `incremental-groups`. Empty: it can be in a classic group only.
+    """
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProtocol]:
         """What it supports, preferred first; 1 to 16."""
@@ -179,10 +185,11 @@ class JoinGroupRequest(_message.Message):
         server_assignor: _builtins.str = ...,
         client_version: _builtins.str = ...,
         member_secret: _builtins.bytes = ...,
+        process_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "process_id", b"process_id", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,6 +427,7 @@ class SyncGroupResponse(_message.Message):
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     COORDINATOR_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, or why there is no assignment."""
     protocol_type: _builtins.str
@@ -444,6 +452,12 @@ class SyncGroupResponse(_message.Message):
     def coordinator(self) -> _common_pb2.Coordinator:
         """With NOT_COORDINATOR: the owner, if known."""
 
+    @_builtins.property
+    def version(self) -> _common_pb2.Position:
+        """Record of the assignment, which no kept token hides: the version that the member names if its group becomes an
+        incremental one. Absent: the cluster has not enabled the feature `incremental-groups`.
+        """
+
     def __init__(
         self,
         *,
@@ -456,10 +470,11 @@ class SyncGroupResponse(_message.Message):
         shard_epoch: _builtins.int = ...,
         coordinator: _common_pb2.Coordinator | None = ...,
         error_message: _builtins.str = ...,
+        version: _common_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "kept_tokens", b"kept_tokens", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "shard_epoch", b"shard_epoch", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "kept_tokens", b"kept_tokens", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "shard_epoch", b"shard_epoch", "token", b"token", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

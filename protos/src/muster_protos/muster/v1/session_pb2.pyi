@@ -367,6 +367,7 @@ class ServerFrame(_message.Message):
     COORDINATOR_MOVED_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
     MEMBER_NEWS_FIELD_NUMBER: _builtins.int
+    GROUP_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach_result(self) -> Global___AttachResult:
         """Answer to `Attach`."""
@@ -399,6 +400,10 @@ class ServerFrame(_message.Message):
     def member_news(self) -> Global___MemberNews:
         """A member of an incremental group is told something that it did not ask for."""
 
+    @_builtins.property
+    def group_changed(self) -> Global___GroupChanged:
+        """The group of a member is of the other kind now."""
+
     def __init__(
         self,
         *,
@@ -410,16 +415,53 @@ class ServerFrame(_message.Message):
         coordinator_moved: Global___CoordinatorMoved | None = ...,
         goodbye: Global___Goodbye | None = ...,
         member_news: Global___MemberNews | None = ...,
+        group_changed: Global___GroupChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "kind", b"kind", "member_news", b"member_news", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "group_changed", b"group_changed", "kind", b"kind", "member_news", b"member_news", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "kind", b"kind", "member_news", b"member_news", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_result", b"attach_result", "beat_ack", b"beat_ack", "coordinator_moved", b"coordinator_moved", "fenced", b"fenced", "goodbye", b"goodbye", "group_changed", b"group_changed", "kind", b"kind", "member_news", b"member_news", "rebalance_started", b"rebalance_started", "reply", b"reply"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_result", "beat_ack", "reply", "rebalance_started", "fenced", "coordinator_moved", "goodbye", "member_news"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["attach_result", "beat_ack", "reply", "rebalance_started", "fenced", "coordinator_moved", "goodbye", "member_news", "group_changed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ServerFrame: _TypeAlias = ServerFrame  # noqa: Y015
+
+@_typing.final
+class GroupChanged(_message.Message):
+    """The group of a member is of the other kind now: what its next call would be answered. The member is on no stream until
+    it makes a call of that kind.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    member_id: _builtins.str
+    """The member."""
+    error_code: _common_pb2.ErrorCode.ValueType
+    """GROUP_CONVERTED or GROUP_CLASSIC."""
+    shard_epoch: _builtins.int
+    """Epoch of the ownership."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        error_code: _common_pb2.ErrorCode.ValueType = ...,
+        shard_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupChanged: _TypeAlias = GroupChanged  # noqa: Y015
 
 @_typing.final
 class AttachResult(_message.Message):

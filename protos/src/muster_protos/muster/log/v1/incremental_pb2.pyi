@@ -41,6 +41,8 @@ class IncrementalMember(_message.Message):
     ON_SESSION_FIELD_NUMBER: _builtins.int
     SECRET_HASH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    CLASSIC_SESSION_MS_FIELD_NUMBER: _builtins.int
+    CAN_BE_CLASSIC_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
     group_instance_id: _builtins.str
@@ -69,6 +71,12 @@ class IncrementalMember(_message.Message):
     """As in `Member`: what is kept of its secret; empty: it has none, or the feature `member-secrets` is off."""
     identity: _builtins.str
     """As in `Member`: name of the identity that joined, which alone may act for the member; empty: any may."""
+    classic_session_ms: _builtins.int
+    """It joined a classic group with this session time-out, ms, and was not heard of as an incremental member since: so long
+    it may work on after it was heard of last. 0: it was, or it joined as one.
+    """
+    can_be_classic: _builtins.bool
+    """It said that it can be in a classic group."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that it names, by name."""
@@ -90,14 +98,64 @@ class IncrementalMember(_message.Message):
         on_session: _builtins.bool = ...,
         secret_hash: _builtins.bytes = ...,
         identity: _builtins.str = ...,
+        classic_session_ms: _builtins.int = ...,
+        can_be_classic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_be_classic", b"can_be_classic", "classic_session_ms", b"classic_session_ms", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IncrementalMember: _TypeAlias = IncrementalMember  # noqa: Y015
+
+@_typing.final
+class GroupConverted(_message.Message):
+    """A classic group is an incremental one from here on, in which owners, tokens and offsets are as they were: its generation
+    is the epoch of the group, of the target and of the members, and each member has what it owned, which is its target.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
+    TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    generation: _builtins.int
+    """Its last generation."""
+    server_assignor: _builtins.str
+    """Assignor that is taken for that of its assignment."""
+    topics_hash: _builtins.bytes
+    """As in `EpochRaised`."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___IncrementalMember]:
+        """All its members."""
+
+    @_builtins.property
+    def cause(self) -> _common_pb2.RebalanceCause:
+        """Why."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        members: _abc.Iterable[Global___IncrementalMember] | None = ...,
+        cause: _common_pb2.RebalanceCause | None = ...,
+        server_assignor: _builtins.str = ...,
+        topics_hash: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "generation", b"generation", "group_id", b"group_id", "members", b"members", "server_assignor", b"server_assignor", "topics_hash", b"topics_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupConverted: _TypeAlias = GroupConverted  # noqa: Y015
 
 @_typing.final
 class MemberSubscribed(_message.Message):
@@ -450,6 +508,8 @@ class IncrementalState(_message.Message):
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
     TOPICS_HASH_FIELD_NUMBER: _builtins.int
     RENEWED_FIELD_NUMBER: _builtins.int
+    CONVERTED_FIELD_NUMBER: _builtins.int
+    CONVERTED_GENERATION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Its epoch."""
     target_epoch: _builtins.int
@@ -458,9 +518,15 @@ class IncrementalState(_message.Message):
     """Assignor that computed the target; empty: none did."""
     topics_hash: _builtins.bytes
     """As in `EpochRaised`."""
+    converted_generation: _builtins.int
+    """With `converted`: its generation by then."""
     @_builtins.property
     def renewed(self) -> _containers.RepeatedCompositeFieldContainer[Global___IncrementalState.Renewed]:
         """Topics of which members still have what was given before their deletion."""
+
+    @_builtins.property
+    def converted(self) -> _common_pb2.Position:
+        """The record by which it became incremental with members; absent: it became so without."""
 
     def __init__(
         self,
@@ -470,10 +536,12 @@ class IncrementalState(_message.Message):
         server_assignor: _builtins.str = ...,
         topics_hash: _builtins.bytes = ...,
         renewed: _abc.Iterable[Global___IncrementalState.Renewed] | None = ...,
+        converted: _common_pb2.Position | None = ...,
+        converted_generation: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["converted", b"converted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "renewed", b"renewed", "server_assignor", b"server_assignor", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["converted", b"converted", "converted_generation", b"converted_generation", "epoch", b"epoch", "renewed", b"renewed", "server_assignor", b"server_assignor", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

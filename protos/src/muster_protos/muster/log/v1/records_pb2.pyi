@@ -48,6 +48,7 @@ class Record(_message.Message):
     INSTANCE_MOVED_FIELD_NUMBER: _builtins.int
     MEMBER_REMOVED_FIELD_NUMBER: _builtins.int
     EXPRESSION_RESOLVED_FIELD_NUMBER: _builtins.int
+    GROUP_CONVERTED_FIELD_NUMBER: _builtins.int
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPICS_SEEN_FIELD_NUMBER: _builtins.int
@@ -131,6 +132,10 @@ class Record(_message.Message):
         """Incremental group: which topics an expression matches."""
 
     @_builtins.property
+    def group_converted(self) -> _incremental_pb2.GroupConverted:
+        """A classic group with members is an incremental one."""
+
+    @_builtins.property
     def offset_committed(self) -> Global___OffsetCommitted:
         """Progress."""
 
@@ -192,6 +197,7 @@ class Record(_message.Message):
         instance_moved: _incremental_pb2.InstanceMoved | None = ...,
         member_removed: _incremental_pb2.MemberRemoved | None = ...,
         expression_resolved: _incremental_pb2.ExpressionResolved | None = ...,
+        group_converted: _incremental_pb2.GroupConverted | None = ...,
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topics_seen: Global___TopicsSeen | None = ...,
@@ -203,11 +209,11 @@ class Record(_message.Message):
         feature_enabled: Global___FeatureEnabled | None = ...,
         restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "group_converted", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -386,6 +392,7 @@ class Member(_message.Message):
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
     SECRET_HASH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
     group_instance_id: _builtins.str
@@ -410,6 +417,8 @@ class Member(_message.Message):
     """The first 16 bytes of the SHA-256 of its secret; empty: it has none. Feature `member-secrets`."""
     identity: _builtins.str
     """Name of the identity that joined, which alone may act for the member; empty: any may. Feature `member-identity`."""
+    process_id: _builtins.bytes
+    """Process that joined, which can go on in an incremental group; empty: it cannot. Feature `incremental-groups`."""
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.GroupProtocol]:
         """All it supports, in its order: a load can end a join phase that was begun."""
@@ -430,10 +439,11 @@ class Member(_message.Message):
         client_version: _builtins.str = ...,
         secret_hash: _builtins.bytes = ...,
         identity: _builtins.str = ...,
+        process_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "protocols", b"protocols", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "process_id", b"process_id", "protocols", b"protocols", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
