@@ -1,238 +1,225 @@
 #!/usr/bin/env python3
-"""How long a rebalance takes, beside a real Kafka in the same run.
+"""What a worker that joins or dies costs the others of an incremental group, beside a real Kafka.
 
-    ./x bench rebalance [--members 10 100] [--tries 5] [--all-rejoin 1000] [--no-kafka]
+    ./x bench rebalance [--long] [--sizes 10 100 1000] [--only join kill nothing coordinator uniform]
+                        [--no-kafka] [--json FILE] [--check]
 
-* join: a member joins a stable group of n, spread over four client processes with a stream each, until all
-  hold the new assignment (200 partitions);
-* crash: SIGKILL of a client process, until its partitions run elsewhere, with default settings;
-* all rejoin: every member of a large group rejoins at once, until all hold the new assignment.
+* join: one member joins a stable group of n (200 partitions, twice as many as members from 200 members on),
+  until it runs its whole share; the pause of the partitions that move; how many do, beside the fewest that
+  must; and whether anybody else noticed: callbacks about partitions that stay, and the times of their
+  commits beside control runs without a join, interleaved (rank test);
+* kill: SIGKILL of a process with 10 of 100 members, until all its partitions run elsewhere;
+* nothing: 1,000 raw members on 20 streams join at once, until all run their share, and how many targets
+  that took;
+* coordinator: its CPU, with that of its assignor's process, for one join to 1,000 raw members on 20
+  streams; the longest hold of its loop (CPU time of one callback, on the standard library's loop, which can
+  be timed); and whether anybody was told something whose list did not change;
+* uniform: the assignor alone, 1,000 members and 50,000 partitions, one joins: CPU of the process that
+  computes it.
 
-The cluster is three embedded Redis nodes, one metadata, one discovery and three coordinators, processes of
-this machine. Kafka (three brokers, the same counts) is measured when Java 17 and Maven are found.
+Members are library members on sessions, at most 100 to a process, unless said. The cluster is three
+embedded Redis nodes, one metadata, one discovery and one coordinator, processes of this machine. Kafka
+(three brokers, each of its three ways to rebalance) is measured first when Java 17 and Maven are found, so
+that neither disturbs the other. With `--check` the exit code is 1 when a bar is missed.
 """
 
 import argparse
 import asyncio
 import json
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
-import muster
+from muster._config import DISCONNECT_GRACE_MS
 from muster_server.dev.cluster import DevCluster
+from rebalancing.bars import Row, show
+from rebalancing.coordinator import HOLDS, from_nothing, most_frequent, raw_joins
+from rebalancing.joins import joins, lost_process, slower
+from rebalancing.peer import Figures, can_run, kafka
+from rebalancing.uniform import uniform
 
-HERE = Path(__file__).parent
-PROCESSES = 4
-PARTITIONS = 200
-SETTINGS = {"MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+KINDS = ("join", "kill", "nothing", "coordinator", "uniform")
+SMALL, LARGE = (3, 3), (30, 5)
+"""Joins to groups of less than 1,000 and tries of all else, in the short and the long form."""
+JOIN_BARS_MS = {10: 20.0, 100: 50.0, 1_000: 200.0}
+MEMBERS = 1_000
+COMMITTING = 20
 
 
-class Fleet:
-    """Client processes with members of one group, and what they have said."""
+def partitions_of(members: int) -> int:
+    """Of a group of so many members."""
+    return max(200, 2 * members)
 
-    def __init__(self, servers: str, group: str, topic: str, partitions: int) -> None:
-        self._servers, self._group, self._topic, self.partitions = servers, group, topic, partitions
-        self.processes: list[asyncio.subprocess.Process] = []
-        self._heard = asyncio.Condition()
-        self._readers: list[asyncio.Task[None]] = []
-        self.ready = 0
-        self.events: dict[str, list[int]] = defaultdict(list)
-        self.holding: dict[int, dict[str, tuple[int, int, int]]] = defaultdict(dict)
 
-    async def start(self) -> None:
-        for number in range(PROCESSES):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(HERE / "rebalance_members.py"),
-                self._servers,
-                self._group,
-                self._topic,
-                str(number),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
+async def join_rows(cluster: DevCluster, sizes: Sequence[int], tries: int, peers: Figures) -> list[Row]:
+    """What joins to groups of these sizes cost."""
+    rows = []
+    for size in sizes:
+        found = await joins(cluster, size, partitions_of(size), tries, COMMITTING)
+        name, median = f"join to {size:,}", statistics.median
+        rows.append(
+            Row(
+                f"{name}: until its share runs",
+                median(found.until_share_ms),
+                JOIN_BARS_MS.get(size),
+                peers=peers.get(f"join {size}", {}),
+                note=f"least {min(found.until_share_ms):.0f}, most {max(found.until_share_ms):.0f}",
             )
-            self.processes.append(process)
-            self._readers.append(asyncio.ensure_future(self._read(number, process)))
-        await self._until(lambda: self.ready == PROCESSES)
-
-    async def _read(self, number: int, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        async for line in process.stdout:
-            event = json.loads(line)
-            async with self._heard:
-                if event["event"] == "assigned":
-                    self.holding[number][event["member"]] = (
-                        event["generation"],
-                        event["partitions"],
-                        event["at_ns"],
-                    )
-                elif event["event"] == "ready":
-                    self.ready += 1
-                self.events[event["event"]].append(event["at_ns"])
-                self._heard.notify_all()
-
-    def tell(self, number: int, command: str) -> None:
-        stdin = self.processes[number].stdin
-        assert stdin is not None
-        stdin.write(f"{command}\n".encode())
-
-    async def _until(self, condition: "object", seconds: float = 120) -> None:
-        assert callable(condition)
-        async with asyncio.timeout(seconds), self._heard:
-            await self._heard.wait_for(condition)
-
-    async def settled(self, members: int, above: int) -> tuple[int, int]:
-        """Waits until so many members hold all partitions in one generation above another.
-
-        Returns:
-            The generation, and when the last of them had its assignment, ns.
-        """
-
-        def all_hold() -> bool:
-            rows = [row for rows in self.holding.values() for row in rows.values()]
-            newest = max((row[0] for row in rows), default=0)
-            mine = [row for row in rows if row[0] == newest]
-            return newest > above and len(mine) == members and sum(row[1] for row in mine) == self.partitions
-
-        await self._until(all_hold)
-        rows = [row for rows in self.holding.values() for row in rows.values()]
-        newest = max(row[0] for row in rows)
-        return newest, max(row[2] for row in rows if row[0] == newest)
-
-    async def stop(self) -> None:
-        for process in self.processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-        await asyncio.gather(*self._readers)
+        )
+        rows.append(
+            Row(
+                f"{name}: pause of a partition that moves",
+                median(found.pauses_ms),
+                10.0,
+                peers=peers.get(f"pause {size}", {}),
+                note=f"least {min(found.pauses_ms):.1f}, most {max(found.pauses_ms):.1f}",
+            )
+        )
+        more = sum(found.moved) - sum(found.fewest)
+        note = f"{statistics.mean(found.moved):.3g} move in each join"
+        rows.append(
+            Row(f"{name}: moves above the minimum", more, 0.0, "in all", peers.get(f"moved {size}", {}), note)
+        )
+        stopped = peers.get(f"stopped {size}", {})
+        rows.append(Row(f"{name}: callbacks about what stays", found.stopped, 0.0, "in all", stopped))
+        for place, what in enumerate(("median", "p99")):
+            with_join = [times[place] for times in found.commits_ms]
+            without = [times[place] for times in found.control_ms]
+            share, chance = slower(with_join, without)
+            note = f"{median(with_join):.2f} ms, {median(without):.2f} without a join, {len(without)} of each"
+            rows.append(
+                Row(f"{name}: {what} of commits, slower than control", share, chance, "of pairs", note=note)
+            )
+    return rows
 
 
-async def fleet(
-    cluster: DevCluster, name: str, members: int, partitions: int = PARTITIONS
-) -> tuple[Fleet, int]:
-    """A stable group of so many members."""
-    async with muster.Cluster(cluster.servers) as client:
-        await client.ensure_topic(name, partitions)
-    made = Fleet(cluster.servers, name, name, partitions)
-    await made.start()
-    for number in range(PROCESSES):
-        made.tell(number, f"add {members // PROCESSES + (number < members % PROCESSES)}")
-    generation, _ = await made.settled(members, 0)
-    return made, generation
+async def coordinator_rows(cluster: DevCluster, folder: Path, tries: int) -> list[Row]:
+    """What a join costs a coordinator."""
+    found = await raw_joins(cluster, MEMBERS, tries)
+    holds = folder / "holds"
+    settings = {"PYTHONPATH": str(HOLDS), "BENCH_HOLDS": str(holds)}
+    async with DevCluster(folder / "timed", redis_nodes=1, coordinators=1, settings=settings) as timed:
+        held = await raw_joins(timed, MEMBERS, tries, holds)
+    name = f"join to {MEMBERS:,} on 20 streams"
+    return [
+        Row(
+            f"{name}: CPU of the coordinator",
+            statistics.median(found.cpu_ms),
+            10.0,
+            note=f"least {min(found.cpu_ms):.1f}",
+        ),
+        Row(
+            f"{name}: longest hold of its loop",
+            statistics.median(held.holds_ms),
+            5.0,
+            note=f"least {min(held.holds_ms):.1f}, mostly `{most_frequent(held.holders)[:60]}`",
+        ),
+        Row(
+            f"{name}: members told whose list stays",
+            found.told_in_vain + held.told_in_vain,
+            0.0,
+            "in all",
+            note=f"{statistics.mean(found.told):.3g} members told in each join",
+        ),
+    ]
 
 
-async def join(cluster: DevCluster, members: int, tries: int) -> list[float]:
-    """Times of a join to a stable group, ms."""
-    made, generation = await fleet(cluster, f"join-{members}", members)
-    times = []
-    for _ in range(tries):
-        made.tell(0, "add 1")
-        generation, at_ns = await made.settled(members + 1, generation)
-        times.append((at_ns - made.events["adding"][-1]) / 1e6)
-        made.tell(0, "remove")
-        for rows in made.holding.values():
-            rows.clear()
-        generation, _ = await made.settled(members, generation)
-    await made.stop()
-    return times
-
-
-async def crash(cluster: DevCluster, members: int, tries: int) -> list[float]:
-    """Times from SIGKILL of one of four client processes until its partitions run elsewhere, ms."""
-    times = []
-    for number in range(tries):
-        made, generation = await fleet(cluster, f"crash-{number}", members)
-        left = members - len(made.holding.pop(0))
-        killed_ns = time.monotonic_ns()
-        made.processes[0].kill()
-        _, at_ns = await made.settled(left, generation)
-        times.append((at_ns - killed_ns) / 1e6)
-        await made.stop()
-    return times
-
-
-async def all_rejoin(cluster: DevCluster, members: int, tries: int) -> list[float]:
-    """Times in which all members of a group rejoin at once, ms."""
-    made, generation = await fleet(cluster, f"all-{members}", members, partitions=2 * members)
-    times = []
-    for _ in range(tries):
-        made.events["rejoining"].clear()
-        for number in range(PROCESSES):
-            made.tell(number, "rejoin")
-        generation, at_ns = await made.settled(members, generation)
-        times.append((at_ns - min(made.events["rejoining"])) / 1e6)
-        await asyncio.sleep(0.5)
-    await made.stop()
-    return times
-
-
-def kafka(*figure: str) -> dict[str, object]:
-    """A figure of the Kafka beside us, as bench/peers/kafka prints it."""
-    output = subprocess.run(
-        [HERE / "peers/kafka/measure", *figure], check=True, capture_output=True, text=True, timeout=600
-    ).stdout
-    result: dict[str, object] = json.loads(output.splitlines()[-1])
-    return result
-
-
-def show(name: str, times_ms: list[float], peer_ms: float | None) -> None:
-    median = statistics.median(times_ms)
-    line = (
-        f"{name:<28} {median:9.0f} ms   (all: {', '.join(f'{time_ms:.0f}' for time_ms in sorted(times_ms))})"
+async def nothing_rows(cluster: DevCluster, tries: int, peers: Figures) -> list[Row]:
+    """What a group of 1,000 that begins takes."""
+    found = await from_nothing(cluster, MEMBERS, tries)
+    name = f"{MEMBERS:,} from nothing on 20 streams"
+    note = (
+        f"least {min(found.took_ms):.0f}; {statistics.median(found.cpu_ms):.0f} ms of the coordinator's CPU"
     )
-    if peer_ms is not None:
-        line += f"   Kafka {peer_ms:.0f} ms   {median / peer_ms:.3f} of Kafka's"
-    print(line, flush=True)
+    return [
+        Row(
+            f"{name}: until all run their share",
+            statistics.median(found.took_ms),
+            1_500.0,
+            peers=peers.get("nothing", {}),
+            note=note,
+        ),
+        Row(f"{name}: targets", max(found.targets), 8.0, "targets"),
+    ]
 
 
-def main() -> None:
-    """Measures Kafka first, then Muster, so that neither disturbs the other."""
+def uniform_rows(tries: int) -> list[Row]:
+    """What the assignor takes."""
+    found = [uniform(MEMBERS, 50_000) for _ in range(tries)]
+    least = min(found, key=lambda one: one.aside_ms)
+    name = f"uniform, {MEMBERS:,} members, 50,000 partitions, one joins"
+    note = f"least CPU of {tries}; {least.assignor_ms:.0f} of it the assignor"
+    loop = f"in turns of {least.turn_ms:.1f} ms at most"
+    return [
+        Row(f"{name}: off the loop", least.aside_ms, 150.0, note=note),
+        Row(f"{name}: on the loop, to ask and to hear", least.loop_ms, None, note=loop),
+        Row(f"{name}: moves above the minimum", least.moved - least.fewest, 0.0, "in all"),
+    ]
+
+
+async def measure(arguments: argparse.Namespace, peers: Figures) -> list[Row]:
+    """All figures that are asked for."""
+    rows: list[Row] = []
+    few, tries = LARGE if arguments.long else SMALL
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        async with DevCluster(folder / "cluster", redis_nodes=3, coordinators=1) as cluster:
+            if "join" in arguments.only:
+                rows += await join_rows(
+                    cluster, [size for size in arguments.sizes if size < MEMBERS], few, peers
+                )
+                large = [size for size in arguments.sizes if size >= MEMBERS]
+                rows += await join_rows(cluster, large, few if arguments.long else tries, peers)
+            if "kill" in arguments.only:
+                times = await lost_process(cluster, tries)
+                row = Row(
+                    "process with 10 of 100 killed: until its partitions run",
+                    statistics.median(times),
+                    DISCONNECT_GRACE_MS + 50.0,
+                    peers=peers.get("lose", {}),
+                    note=f"the grace is {DISCONNECT_GRACE_MS:,}; least {min(times):.0f}",
+                )
+                rows.append(row)
+            if "nothing" in arguments.only:
+                rows += await nothing_rows(cluster, tries, peers)
+            if "coordinator" in arguments.only:
+                rows += await coordinator_rows(cluster, folder, max(5, tries))
+    if "uniform" in arguments.only:
+        rows += uniform_rows(max(5, tries))
+    return rows
+
+
+def main() -> int:
+    """Measures Kafka first, then Muster."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--members", type=int, nargs="+", default=[10, 100])
-    parser.add_argument("--tries", type=int, default=5)
-    parser.add_argument("--all-rejoin", type=int, default=1_000, metavar="N", help="0: leave out")
+    parser.add_argument("--long", action="store_true", help="30 joins and 30 control runs of each size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(JOIN_BARS_MS), metavar="MEMBERS")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--no-kafka", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows go, too")
+    parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    beside = not arguments.no_kafka and shutil.which("java") is not None and shutil.which("mvn") is not None
-    if not beside:
+    peers: Figures = {}
+    if arguments.no_kafka or not can_run():
         print("Kafka is left out:", "as asked" if arguments.no_kafka else "java and mvn are needed for it")
-    peers: dict[str, float] = {}
-    if beside:
-        subprocess.run([HERE / "peers/kafka/up"], check=True, stdout=subprocess.DEVNULL)
-        try:
-            for members in arguments.members:
-                figure = kafka("join", str(members), "classic", str(arguments.tries))
-                peers[f"join {members}"] = float(str(figure["median_ms"]))
-            peers["crash"] = float(str(kafka("crash", "classic")["seconds"])) * 1_000
-            if arguments.all_rejoin:
-                rounds = kafka("rebalance", str(arguments.all_rejoin))["all_rejoin_ms"]
-                assert isinstance(rounds, list)
-                peers["all"] = statistics.median(float(value) for value in rounds)
-        finally:
-            subprocess.run([HERE / "peers/kafka/down"], check=True)
-    asyncio.run(measure(arguments, peers))
-
-
-async def measure(arguments: argparse.Namespace, peers: dict[str, float]) -> None:
-    """Muster's figures beside those of Kafka."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with DevCluster(Path(folder), redis_nodes=3, settings=SETTINGS) as cluster:
-            for members in arguments.members:
-                times = await join(cluster, members, arguments.tries)
-                show(f"join a group of {members}", times, peers.get(f"join {members}"))
-            show("crash of a process (12)", await crash(cluster, 12, 3), peers.get("crash"))
-            if arguments.all_rejoin:
-                times = await all_rejoin(cluster, arguments.all_rejoin, arguments.tries)
-                show(f"all {arguments.all_rejoin} rejoin", times, peers.get("all"))
+    else:
+        kafka_sizes = [size for size in arguments.sizes if size < MEMBERS] if "join" in arguments.only else []
+        peers = kafka(
+            kafka_sizes,
+            5 if arguments.long else 3,
+            with_kill="kill" in arguments.only,
+            from_nothing=MEMBERS if "nothing" in arguments.only else 0,
+        )
+    rows = asyncio.run(measure(arguments, peers))
+    show(rows)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
+    return 1 if arguments.check and any(row.is_met is False for row in rows) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
