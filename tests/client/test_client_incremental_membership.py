@@ -1,5 +1,6 @@
 """The client's member of an incremental group: alone, and against the real core over a bad network."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.lives.incremental_fleet import Fleet
@@ -190,12 +191,19 @@ def test_nothing_runs_by_an_answer_that_was_too_long_under_way() -> None:
     assert carry_out(one, START_MS + SESSION_MS) == []
 
 
-def test_work_that_is_lost_ends_before_a_join() -> None:
+@pytest.mark.row("MI-01")
+@pytest.mark.parametrize(
+    "code", [common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH]
+)
+def test_work_that_is_lost_ends_before_a_join(code: common_pb2.ErrorCode.ValueType) -> None:
     one = working(A)
-    again(one, START_MS + 100, refusal(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID))
+    again(one, START_MS + 100, refusal(code))
     assert not one.may_ask()
     carry_out(one, START_MS + 100)
     assert one.may_ask()
+    request = one.ask(START_MS + 200).request
+    assert (request.member_epoch, request.member_id, request.member_seq) == (0, "m", 2)
+    assert listed(request) == set()
 
 
 def test_the_coordinator_may_give_less_time() -> None:

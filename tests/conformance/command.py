@@ -1,8 +1,10 @@
 """Says which of Kafka's behaviours Muster has, and lets a recorded Kafka judge it.
 
-Reads the rows of tests/conformance/rows.toml, runs the tests that carry their ids (`@pytest.mark.row`) and
-plays the recorded scripts. Fails when a row has no verdict, a covered row has no test, a test carries an id
-that is no row, such a test does not pass, or a script differs in a way that has no name.
+Reads the rows of classic groups (tests/conformance/rows.toml) and of incremental ones
+(tests/conformance/incremental/rows.toml), runs the tests that carry their ids (`@pytest.mark.row`) and plays
+the recorded scripts. Fails when a row has no verdict, a covered row has no test, a row of incremental groups
+differs by no name of their table of differences, a test carries an id that is no row, such a test does not
+pass, or a script differs in a way that has no name.
 
     ./x conformance                 the table, counts per group, the scripts, one line of totals
     ./x conformance --brief         the same without the table
@@ -17,7 +19,7 @@ import asyncio
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -31,6 +33,9 @@ from conformance.traces_judge import Verdict
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "rows.toml"
+INCREMENTAL_ROWS = HERE / "incremental" / "rows.toml"
+REFERENCES: Mapping[str, Path] = {"classic groups": ROWS, "incremental groups": INCREMENTAL_ROWS}
+"""What Kafka does with each kind of group."""
 VERDICTS = ("covered", "differs", "not applicable")
 
 
@@ -46,17 +51,28 @@ class Row:
 
 @dataclass
 class Rows:
-    """The list of behaviours, and what is wrong with it."""
+    """The list of behaviours, and what is wrong with it.
+
+    Attributes:
+        rows: by id.
+        groups: titles, by the prefix of their ids.
+        differences: what may differ, by the name with which the reason of such a row begins; empty: each row
+            has a reason of its own.
+        faults: what is wrong.
+    """
 
     rows: dict[str, Row] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
 def read_rows(path: Path = ROWS) -> Rows:
     """Reads the list and checks that every row has a verdict, and a reason where it needs one."""
     found = Rows()
-    for group, table in tomllib.loads(path.read_text()).items():
+    tables = tomllib.loads(path.read_text())
+    found.differences = tables.pop("differences", {})
+    for group, table in tables.items():
         found.groups[group] = table.pop("title")
         expected = [f"{group}-{number:02d}" for number in range(1, table.pop("count") + 1)]
         found.faults += [f"{row_id} has no verdict" for row_id in expected if row_id not in table]
@@ -69,7 +85,15 @@ def read_rows(path: Path = ROWS) -> Rows:
                 found.faults.append(f"{row_id} has no verdict: {row.verdict!r}")
             if (row.verdict == "covered") is bool(row.reason):
                 found.faults.append(f"{row_id} is {row.verdict} and has {'a' if row.reason else 'no'} reason")
+            if row.verdict == "differs" and found.differences and difference_of(row) not in found.differences:
+                found.faults.append(f"{row_id} differs by no name of the table of differences: {row.reason}")
     return found
+
+
+def difference_of(row: Row) -> str:
+    """The name with which the reason of a row begins; empty: it begins with none."""
+    name, colon, _ = row.reason.partition(": ")
+    return name if colon else ""
 
 
 class RowTests:
@@ -106,16 +130,18 @@ class RowTests:
             self.failed[report.nodeid] = "was skipped" if report.skipped else "failed"
 
 
-def judge_rows(rows: Rows, ran: RowTests) -> list[str]:
-    """What is wrong between the list and the tests."""
-    faults = [*rows.faults, *ran.errors]
+def judge_rows(lists: Sequence[Rows], ran: RowTests) -> list[str]:
+    """What is wrong between the lists and the tests."""
+    rows = [row for each in lists for row in each.rows.values()]
+    known = {row.id for row in rows}
+    faults = [*(fault for each in lists for fault in each.faults), *ran.errors]
     faults += [
         f"{row.id} is covered by no test: {row.text}"
-        for row in rows.rows.values()
+        for row in rows
         if row.verdict == "covered" and not ran.tests.get(row.id)
     ]
     for row_id, tests in sorted(ran.tests.items()):
-        if row_id not in rows.rows:
+        if row_id not in known:
             faults.append(f"{tests[0]} carries {row_id}, which is no row")
             continue
         faults += [
@@ -139,15 +165,18 @@ def print_table(rows: Rows, ran: RowTests) -> None:
                     print(f"{'':37}{row.reason}")
 
 
-def print_counts(rows: Rows) -> Counter[str]:
-    """Counts per group; returns the totals."""
+def print_counts(kind: str, rows: Rows) -> Counter[str]:
+    """Counts per group, and how many rows each name of the table of differences has; returns the totals."""
     totals: Counter[str] = Counter()
-    print(f"\n{'group':44}{'rows':>6}{'covered':>9}{'differs':>9}{'not applicable':>16}")
+    print(f"\n{kind:44}{'rows':>6}{'covered':>9}{'differs':>9}{'not applicable':>16}")
     for group, title in rows.groups.items():
         counts = Counter(row.verdict for row in rows.rows.values() if row.id.startswith(f"{group}-"))
         totals += counts
         print(f"{group}  {title:40}{counts.total():>6}" + _columns(counts))
     print(f"{'':44}{totals.total():>6}" + _columns(totals))
+    by_name = Counter(difference_of(row) for row in rows.rows.values() if row.verdict == "differs")
+    for name, text in rows.differences.items():
+        print(f"  {by_name[name]:4} × {name}: {text}")
     return totals
 
 
@@ -236,13 +265,13 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         count, named, faults = 0, 0, list[str]()
-        totals: Counter[str] = Counter()
+        totals: dict[str, Counter[str]] = {}
         if arguments.traces is None:
-            rows, ran = read_rows(), run_tests()
-            if not arguments.brief:
+            lists, ran = {kind: read_rows(path) for kind, path in REFERENCES.items()}, run_tests()
+            for rows in () if arguments.brief else lists.values():
                 print_table(rows, ran)
-            totals = print_counts(rows)
-            faults += judge_rows(rows, ran)
+            totals = {kind: print_counts(kind, rows) for kind, rows in lists.items()}
+            faults += judge_rows(list(lists.values()), ran)
         count, named, different = run_traces(arguments.traces)
         faults += different
         if arguments.grpc is not None or arguments.traces is None:
@@ -256,10 +285,11 @@ def main() -> int:
         f"{count} scripts: {count - len(different)} as Kafka answered ({named} with named differences), "
         f"{len(different)} not; {len(faults)} fault{'s' * (len(faults) != 1)}"
     )
-    if totals:
-        line = (
-            f"{totals.total()} rows: {totals['covered']} covered, {totals['differs']} differ, "
-            f"{totals['not applicable']} not applicable; {line}"
+    for kind, counts in totals.items():
+        print(
+            f"\n{kind}: {counts.total()} rows: {counts['covered']} covered, {counts['differs']} differ, "
+            f"{counts['not applicable']} not applicable",
+            end="",
         )
     print(f"\n{line}")
     return 1 if faults else 0

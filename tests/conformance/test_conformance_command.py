@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conformance.command import RowTests, judge_rows, read_rows
+from conformance.command import INCREMENTAL_ROWS, RowTests, judge_rows, read_rows
 
 
 def faults(tmp_path: Path, rows: str, tests: dict[str, list[str]], passed: set[str]) -> list[str]:
@@ -12,10 +12,11 @@ def faults(tmp_path: Path, rows: str, tests: dict[str, list[str]], passed: set[s
     ran = RowTests()
     ran.tests.update(tests)
     ran.passed |= passed
-    return judge_rows(read_rows(path), ran)
+    return judge_rows([read_rows(path)], ran)
 
 
 GOOD = 'XY-01 = ["covered", "a"]\nXY-02 = ["differs", "b", "because"]'
+NAMES = '[differences]\nwakes = "a release wakes who waits"'
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,14 @@ GOOD = 'XY-01 = ["covered", "a"]\nXY-02 = ["differs", "b", "because"]'
         (GOOD, {"XY-01": ["t"], "ZZ-01": ["u"]}, {"t", "u"}, "u carries ZZ-01, which is no row"),
         (GOOD, {"XY-01": ["t"]}, set(), "XY-01: t did not run"),
         (GOOD, {"XY-01": ["t"], "XY-02": ["u"]}, {"t"}, "XY-02: u did not run"),
+        (f"{GOOD}\n{NAMES}", {"XY-01": ["t"]}, {"t"}, "XY-02 differs by no name of the table of differences"),
+        (
+            f"{GOOD}\n{NAMES}".replace("because", "because: of that"),
+            {"XY-01": ["t"]},
+            {"t"},
+            "XY-02 differs by no name",
+        ),
+        (f"{GOOD}\n{NAMES}".replace("because", "wakes: of that"), {"XY-01": ["t"]}, {"t"}, None),
     ],
 )
 def test_faults_are_found(
@@ -54,3 +63,18 @@ def test_the_list_itself_is_whole() -> None:
     assert rows.faults == []
     assert (len(rows.rows), len(rows.groups)) == (486, 26)
     assert sum(row.verdict == "not applicable" for row in rows.rows.values()) <= 62
+
+
+def test_the_list_of_incremental_groups_is_whole() -> None:
+    rows = read_rows(INCREMENTAL_ROWS)
+    assert rows.faults == []
+    assert (len(rows.rows), len(rows.groups)) == (154, 6)
+    assert rows.differences.keys() == {
+        "wakes",
+        "versions",
+        "timers",
+        "commits",
+        "statics",
+        "names",
+        "bounds",
+    }

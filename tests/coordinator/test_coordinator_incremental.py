@@ -111,6 +111,7 @@ async def test_a_group_is_described_with_what_each_has_gives_back_and_should_hav
     assert not members[two.member_id].assigned
 
 
+@pytest.mark.row("HQ-22")
 async def test_a_coordinator_that_does_not_own_the_group_names_the_owner(real: RealCluster) -> None:
     first = await begun(real, settle_ms=3_600_000)
     second = await real.add("b", settle_ms=3_600_000)
@@ -195,6 +196,8 @@ async def of_owner(real: RealCluster, tmp_path: Path) -> tuple[Coordinator, Incr
     return coordinator, await joined(real.caller(coordinator, "owner"), **fields)
 
 
+@pytest.mark.row("HQ-02")
+@pytest.mark.row("HQ-03")
 async def test_who_may_not_join_a_group_or_see_a_topic_is_refused(
     real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
 ) -> None:
@@ -246,6 +249,7 @@ async def test_what_breaks_the_limits_is_refused_with_its_field(real: RealCluste
         assert list(fields)[-1] in str(refused.value.details())
 
 
+@pytest.mark.row("GE-27")
 async def test_groups_and_members_of_this_kind_are_counted(cluster: MemoryCluster) -> None:
     group_id = group_of(0)
     async with counted(cluster) as one:

@@ -391,6 +391,7 @@ def test_a_partition_that_is_added_moves_nothing() -> None:
     assert len(first.has) == len(second.has) == 3
 
 
+@pytest.mark.row("RC-29")
 def test_a_log_that_gives_a_partition_twice_is_not_loaded() -> None:
     cluster, _, _ = two()
     step = incremental_pb2.MemberStepped(group_id=GROUP, member_id="b", epoch=9)

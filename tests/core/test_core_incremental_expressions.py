@@ -153,6 +153,7 @@ def test_names_and_an_expression_go_together() -> None:
     assert topics(cluster, "a") == {"orders", "bills"}
 
 
+@pytest.mark.row("GE-08")
 @pytest.mark.parametrize("later", ["", "nothing.*", "bills"])
 def test_who_drops_its_expression_gives_back_what_that_matched(later: str) -> None:
     cluster = shard()

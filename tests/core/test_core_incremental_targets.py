@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import pytest
 from kit.lives.incremental_shard import (
     AWAY,
     FEATURES,
@@ -343,6 +344,7 @@ def test_of_two_requests_of_a_member_the_later_one_waits() -> None:
     answered(cluster, call)
 
 
+@pytest.mark.row("HQ-21")
 def test_a_result_that_could_not_be_had_is_asked_for_again() -> None:
     cluster, _ = settled("a")
     _, call = joins(cluster, "b")

@@ -161,7 +161,8 @@ def decide(
     decision = Decision(group, request.group_id, new_record)
     if request.member_epoch < JOIN:
         return _leave(decision, request, around)
-    if request.member_id not in group.members and len(group.members) >= around.max_size:
+    takes_place = bool(request.member_seq) and request.group_instance_id in group.statics  # and adds nobody
+    if request.member_id not in group.members and len(group.members) >= around.max_size and not takes_place:
         raise Refused(error_code.GROUP_MAX_SIZE_REACHED, f"the group has its limit of {around.max_size}")
     turn = _Turn(decision, request, around)
     turn.enter()
