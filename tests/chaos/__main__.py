@@ -15,10 +15,11 @@ import chaos.network
 import chaos.nodes
 import chaos.snapshots  # noqa: F401 - they add themselves to the list
 from chaos.arena import Size
+from chaos.kinds import KINDS
 from chaos.run import Result, run
 from chaos.scenario import CLUSTER_SETTINGS, SCENARIOS, Scenario
 
-SMALL = Size(groups=6, members=4, processes=2)
+SMALL = {"groups": 6, "members": 4, "processes": 2}
 
 
 def say(text: str) -> None:
@@ -68,6 +69,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the scenarios")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave histories, logs and data there")
     parser.add_argument("--small", action="store_true", help="6 groups of 4 members instead of 30 of 10")
+    parser.add_argument("--groups", choices=KINDS, default="both", help="kinds of the load's groups")
     parser.add_argument("--per-cluster", type=int, default=10, metavar="N", help="a new cluster after N")
     arguments = parser.parse_args()
     if arguments.list:
@@ -78,9 +80,8 @@ def main() -> int:
     logging.getLogger("muster").setLevel(logging.ERROR)  # that servers are away is the point
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="muster-chaos-"))
     began = time.monotonic()
-    results = asyncio.run(
-        run_all(scenarios, folder.resolve(), SMALL if arguments.small else Size(), arguments.per_cluster)
-    )
+    size = Size(**(SMALL if arguments.small else {}), kinds=KINDS[arguments.groups])
+    results = asyncio.run(run_all(scenarios, folder.resolve(), size, arguments.per_cluster))
     say(f"\n{'':>3}  {'fault':<66} {'verdict':<7}{'longest':>8} {'reb.':>4}   evidence")
     for result in results:
         for verdict in result.verdicts:

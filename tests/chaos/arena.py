@@ -14,6 +14,7 @@ import muster
 from chaos.audit import Noted, audit, installed
 from chaos.checkers import Answers, Commits, Generations, Violation, all_checkers, check_log, check_sink
 from chaos.history import Event, Histories, Recorder
+from chaos.kinds import KINDS
 from chaos.load import Load
 from chaos.logs import Logs
 from chaos.prober import TOPIC
@@ -67,6 +68,7 @@ class Size:
     groups: int = 30
     members: int = 10
     processes: int = 4
+    kinds: Sequence[str] = KINDS["both"]
 
 
 class Arena:
@@ -95,7 +97,12 @@ class Arena:
         self.cluster = LinkedCluster(folder, settings=settings)
         self._trimmed = trimmed
         self.load = Load(
-            self.cluster, folder, groups=size.groups, members=size.members, processes=size.processes
+            self.cluster,
+            folder,
+            groups=size.groups,
+            members=size.members,
+            processes=size.processes,
+            kinds=size.kinds,
         )
         self.timeline: list[tuple[int, str]] = []
         self.violations: list[Violation] = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chaos.history import Event
+from chaos.kinds import INCREMENTAL
 
 LEASE_MS = 2_000
 """Time after which somebody else may answer: an OK after it is stale."""
@@ -90,7 +91,10 @@ class Commits:
 
 @dataclass
 class Generations:
-    """G1, G4, G9, M7: one owner per partition and generation, one outcome per generation, no way back."""
+    """G1, G4, G9, M7: one owner per partition and generation, one outcome per generation, no way back.
+
+    Of an incremental group: M7 of its epochs, and I3: a token names one owner.
+    """
 
     violations: list[Violation] = field(default_factory=list)
     checked: int = 0
@@ -98,6 +102,8 @@ class Generations:
     _owners: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
     _given: dict[tuple[str, int, str], dict[str, str]] = field(default_factory=dict)
     _member: dict[tuple[str, str], int] = field(default_factory=dict)
+    _holders: dict[tuple[str, str], str] = field(default_factory=dict)
+    _newest_token: dict[tuple[str, str], str] = field(default_factory=dict)
     _leaders: dict[tuple[str, int], str] = field(default_factory=dict)
     _bytes: dict[tuple[str, int, str], str] = field(default_factory=dict)
 
@@ -107,6 +113,10 @@ class Generations:
             return
         if event["f"] == "assigned":
             self._assigned(event)
+            if event.get("kind") == INCREMENTAL:
+                self._given_more(event)
+            else:
+                self._given_all(event)
         elif event["f"] == "joined":
             self._joined(event)
         elif event["f"] == "synced":
@@ -114,13 +124,29 @@ class Generations:
 
     def _assigned(self, event: Event) -> None:
         group, generation, member = event["g"], event["gen"], event["m"]
-        tokens: dict[str, str] = event["tokens"]
         self.checked += 1
         last = self._member.get((group, member), -1)
         if generation < last:
             self._broken("M7", event, f"{member} of {group} went from generation {last} to {generation}")
         self._member[group, member] = generation
         self.newest[group] = max(self.newest.get(group, -1), generation)
+
+    def _given_more(self, event: Event) -> None:
+        """A member of an incremental group is told what is new for it: a token names one owner, and grows."""
+        group, member = event["g"], event["m"]
+        for partition, token in event["tokens"].items():
+            where = f"{group}/{partition}"
+            holder = self._holders.setdefault((where, token), member)
+            if holder != member:
+                self._broken("I3", event, f"{where}: token {token} was given to {holder} and to {member}")
+            last = self._newest_token.get((where, member), "")
+            if token < last:
+                self._broken("I3", event, f"{where}: {member} was given {token} after {last}")
+            self._newest_token[where, member] = token
+
+    def _given_all(self, event: Event) -> None:
+        group, generation, member = event["g"], event["gen"], event["m"]
+        tokens: dict[str, str] = event["tokens"]
         before = self._given.setdefault((group, generation, member), tokens)
         if before != tokens:
             text = f"{member} got {tokens} in generation {generation} of {group}, and {before} before"

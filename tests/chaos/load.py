@@ -1,8 +1,9 @@
-"""The load: worker processes with members of 30 groups, the sink they write to, and the prober."""
+"""The load: processes with members of 30 groups of both kinds, the sink they write to, and the prober."""
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 from chaos.history import Event
@@ -22,16 +23,26 @@ class Load:
         groups: how many groups.
         members: of each group, and partitions of its topic.
         processes: how many share the members.
+        kinds: of the groups, in turn.
 
     Attributes:
+        kinds: of each group.
         slots: names of all members.
         last_ok_ns: of each, when its last commit was acknowledged.
     """
 
     def __init__(
-        self, cluster: LinkedCluster, folder: Path, *, groups: int, members: int, processes: int
+        self,
+        cluster: LinkedCluster,
+        folder: Path,
+        *,
+        groups: int,
+        members: int,
+        processes: int,
+        kinds: Sequence[str],
     ) -> None:
         self.groups = [f"g{number:02}" for number in range(groups)]
+        self.kinds = dict(zip(self.groups, cycle(kinds), strict=False))
         self.members = members
         self.slots = [f"{group}/{member}" for group in self.groups for member in range(members)]
         self.histories = folder / "histories"
@@ -47,7 +58,7 @@ class Load:
         await self.sink.start()
         for number in range(self._count):
             self.processes.append(
-                await self.worker(f"worker-{number}", number, self._count, self.members, self.groups)
+                await self.worker(f"worker-{number}", number, self._count, self.members, self.kinds)
             )
         addresses = [f"{process.name}={process.address}" for process in self._cluster.coordinators]
         self.processes.append(
@@ -56,11 +67,20 @@ class Load:
         return self
 
     async def worker(
-        self, name: str, number: int, count: int, members: int, groups: Sequence[str]
+        self, name: str, number: int, count: int, members: int, kinds: Mapping[str, str]
     ) -> asyncio.subprocess.Process:
-        """Starts a process with some members of these groups; see `chaos.worker`."""
+        """Starts a process with some members of these groups; see `chaos.worker`.
+
+        Args:
+            name: of the process.
+            number: which of the processes that share the members.
+            count: how many share them.
+            members: of each group.
+            kinds: the groups, with their kinds.
+        """
         places = [self._cluster.servers, self.sink.url, str(self.histories)]
         numbers = [str(number), str(count), str(members)]
+        groups = [f"{kind}/{group}" for group, kind in kinds.items()]
         return await self._spawn(name, "chaos.worker", name, *places, *numbers, *groups)
 
     async def _spawn(self, name: str, module: str, *arguments: str) -> asyncio.subprocess.Process:

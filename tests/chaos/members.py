@@ -11,6 +11,7 @@ import grpc
 from chaos.arena import Arena, NotHit
 from chaos.coordinators import leader_of, new_group
 from chaos.history import with_ends
+from chaos.kinds import CLASSIC, INCREMENTAL
 from chaos.load import end
 from chaos.raw import REBALANCING, RawMember, all_joined, assignments_for
 from chaos.scenario import KILLED_MS, NODE_MS, scenario
@@ -182,21 +183,32 @@ async def crowd(arena: Arena) -> str:
 
 @scenario("Z", "a process of members stopped until others own its partitions, then woken", NODE_MS, tries=3)
 async def zombies(arena: Arena) -> str:
+    return await _woken_late(arena, CLASSIC)
+
+
+@scenario("Zi", "the same in an incremental group", NODE_MS, tries=3)
+async def incremental_zombies(arena: Arena) -> str:
+    return await _woken_late(arena, INCREMENTAL)
+
+
+async def _woken_late(arena: Arena, kind: str) -> str:
     group, count = new_group("zombies"), 10
     await arena.client.ensure_topic(group, count)
     names = (f"{group}-stopped", f"{group}-heirs")
-    first, second = [await arena.load.worker(name, n, 2, count, [group]) for n, name in enumerate(names)]
+    first, second = [
+        await arena.load.worker(name, n, 2, count, {group: kind}) for n, name in enumerate(names)
+    ]
     try:
-        newest: dict[str, tuple[int, int]] = {}
 
         def owned_by_heirs() -> int:
+            """How many partitions the heirs listed when each of them last did."""
             arena.follow()
-            for event in arena.recent:
-                if event.get("f") == "assigned" and event["g"] == group:
-                    newest[event["s"]] = (event["gen"], len(event["tokens"]))
-            last = max((generation for generation, _ in newest.values()), default=0)
-            heirs = [f"{group}/{number}" for number in range(1, count, 2)]
-            return sum(newest[s][1] for s in heirs if s in newest and newest[s][0] == last)
+            listed = {
+                event["s"]: event["ps"]
+                for event in arena.recent
+                if event.get("f") == "listed" and event["g"] == group
+            }
+            return sum(len(listed.get(f"{group}/{number}", ())) for number in range(1, count, 2))
 
         await arena.until(lambda: owned_by_heirs() == count // 2, "both processes own a half")
         await asyncio.sleep(2)

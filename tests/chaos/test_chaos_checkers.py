@@ -116,6 +116,35 @@ def test_a_falsified_generation_is_found(events: list[Event], promise: str) -> N
     assert told(Generations(), events) == [promise]
 
 
+def more(at: int, member: str, epoch: int, token: str = "1-1") -> Event:
+    """A member of an incremental group is told of one more partition."""
+    return {**assigned(at, member, epoch, token), "kind": "incremental"}
+
+
+def test_an_honest_history_of_an_incremental_group() -> None:
+    events = [
+        more(1, "a", 1, "1-1"),
+        more(2, "b", 1, "1-5"),  # it was given back within the epoch
+        more(3, "a", 2, "1-9"),
+    ]
+    checker = Generations()
+    assert told(checker, events) == []
+    assert checker.newest == {"g": 2}
+
+
+@pytest.mark.parametrize(
+    ("events", "promise"),
+    [
+        ([more(1, "a", 1), more(2, "b", 2)], "I3"),
+        ([more(1, "a", 1, "1-7"), more(2, "a", 2, "1-5")], "I3"),
+        ([more(1, "a", 2, "1-5"), more(2, "a", 1, "1-6")], "M7"),
+    ],
+    ids=["one token for two", "a token that shrinks", "an epoch that goes back"],
+)
+def test_a_falsified_incremental_group_is_found(events: list[Event], promise: str) -> None:
+    assert told(Generations(), events) == [promise]
+
+
 def test_an_honest_history_of_answers() -> None:
     events = [
         *answer(1, "old", 3, ends=2),

@@ -1,19 +1,21 @@
 """A process with members of many groups; each writes to the sink and commits once a second.
 
-    python -m chaos.worker NAME SERVERS SINK FOLDER NUMBER COUNT MEMBERS GROUP...
+    python -m chaos.worker NAME SERVERS SINK FOLDER NUMBER COUNT MEMBERS KIND/GROUP...
 
-Of each group's MEMBERS it runs those whose number is NUMBER modulo COUNT. It ends, members closed in order,
-when standard input ends.
+Of each group's MEMBERS it runs those whose number is NUMBER modulo COUNT; KIND is the protocol of the group,
+`classic` or `incremental`. It ends, members closed in order, when standard input ends.
 """
 
 import asyncio
 import random
 import sys
 from pathlib import Path
+from typing import Literal
 
 import muster
 import uvloop
 from chaos.history import Recorder
+from chaos.kinds import INCREMENTAL
 from chaos.sink import Sink
 
 COMMIT_SECONDS, WORK_SECONDS = 1.0, 0.3
@@ -26,9 +28,18 @@ class Worker:
     outcome is not known is not repeated: the next one has a higher value.
     """
 
-    def __init__(self, slot: str, group: str, cluster: muster.Cluster, sink: Sink, history: Recorder) -> None:
+    def __init__(
+        self,
+        slot: str,
+        group: str,
+        protocol: Literal["classic", "incremental"],
+        cluster: muster.Cluster,
+        sink: Sink,
+        history: Recorder,
+    ) -> None:
         self._slot = slot
         self._group = group
+        self._protocol = protocol
         self._sink = sink
         self._history = history
         self._values: dict[muster.TopicPartition, tuple[str, int]] = {}
@@ -40,11 +51,12 @@ class Worker:
             on_partitions_revoked=lambda _: self._tell("revoked"),
             on_partitions_lost=lambda _: self._tell("lost"),
             client_id=slot.replace("/", "-"),
+            protocol=protocol,
         )
 
     def _assigned(self, owned: tuple[muster.TopicPartition, ...]) -> None:
         tokens = {str(partition.number): self.member.token(partition) for partition in owned}
-        self._tell("assigned", gen=self.member.generation, tokens=tokens)
+        self._tell("assigned", gen=self.member.generation, tokens=tokens, kind=self._protocol)
 
     def _tell(self, what: str, **fields: object) -> None:
         self._history.note(what, s=self._slot, g=self._group, m=self.member.member_id, **fields)
@@ -97,7 +109,7 @@ class Worker:
 async def main(name: str, servers: str, sink_url: str, folder: str, *rest: str) -> None:
     """Runs the members until standard input ends."""
     number, count, members = map(int, rest[:3])
-    groups = rest[3:]
+    groups = [kind_and_group.split("/") for kind_and_group in rest[3:]]
     history = Recorder(Path(folder) / f"{name}.jsonl", name)
     sink = Sink(sink_url)
     reader = asyncio.StreamReader()
@@ -105,8 +117,15 @@ async def main(name: str, servers: str, sink_url: str, folder: str, *rest: str) 
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with muster.Cluster(servers) as cluster:
         workers = [
-            Worker(f"{group}/{member}", group, cluster, sink, history)
-            for group in groups
+            Worker(
+                f"{group}/{member}",
+                group,
+                "incremental" if kind == INCREMENTAL else "classic",
+                cluster,
+                sink,
+                history,
+            )
+            for kind, group in groups
             for member in range(number, members, count)
         ]
         await asyncio.gather(*(worker.member.start() for worker in workers))

@@ -10,6 +10,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -159,10 +160,13 @@ class _Pair:
             if end.direction in self.link.held or out is None or self.other(end).over:
                 continue
             waiting, end.waiting = bytes(end.waiting), bytearray()
-            if waiting and not out.is_closing():
-                out.write(waiting)
-            if end.transport is not None and not end.over and not end.transport.is_closing():
-                end.transport.resume_reading()
+            # uvloop refuses what it has closed by itself, which `is_closing` does not say; the end follows.
+            with suppress(RuntimeError):
+                if waiting and not out.is_closing():
+                    out.write(waiting)
+            with suppress(RuntimeError):
+                if end.transport is not None and not end.over and not end.transport.is_closing():
+                    end.transport.resume_reading()
             if end.over and not end.on_the_way:
                 out.close()
 

@@ -1,10 +1,11 @@
 """Judges a run that came to rest: logs, states and what workers saw must agree."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from muster import TopicPartition
 from muster_core.audit.log_checker import LogChecker
 from muster_core.config import GroupConfig
+from muster_core.incremental.group import IncrementalGroup, IncrementalGroupState
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, parts
 from muster_core.position import Position
@@ -18,7 +19,7 @@ from simulation.redis_node import RedisNode
 from simulation.redis_store import Id, Stream
 from simulation.servers import GROUP_MAX_SIZE, SHARDS, CoordinatorRole
 from simulation.violations import Violations
-from simulation.worker import Change, Commit, Fetch
+from simulation.worker import PARTITIONS, TOPIC, Change, Commit, Fetch, Worker
 
 
 class Judge:
@@ -143,6 +144,8 @@ class Judge:
                 "G12", same or empty, f"the records of {group_id} give another state than its owner has"
             )
         for group in live.groups.values():
+            if group.incremental is not None:
+                self._check_settled(group.group_id, group.incremental)
             if group.state is not GroupState.STABLE:
                 continue
             waiting = [member.member_id for member in group.members.values() if member.is_waiting]
@@ -152,6 +155,14 @@ class Judge:
                 f"{group.group_id} is Stable with assignment {group.assigned_generation} of generation "
                 f"{group.generation}; {waiting} wait",
             )
+
+    def _check_settled(self, group_id: str, group: IncrementalGroup) -> None:
+        """An incremental group that is whole waits for nobody: its members have what they should have."""
+        self._violations.expect(
+            "G8",
+            group.state in (IncrementalGroupState.STABLE, IncrementalGroupState.EMPTY),
+            f"{group_id} came to rest in {group.state}, epoch {group.epoch}, target {group.target_epoch}",
+        )
 
     # --- what workers saw
 
@@ -229,6 +240,7 @@ class Judge:
         owners: dict[tuple[str, int, TopicPartition], str] = {}
         tokens: dict[tuple[str, TopicPartition], dict[str, str]] = defaultdict(dict)
         last: dict[tuple[str, str], int] = {}
+        incremental = {worker.group_id for worker in self._cluster.workers if worker.incremental}
         for seen in self._cluster.history.assigned:
             member = (seen.group_id, seen.member_id)
             self._violations.expect(
@@ -238,6 +250,14 @@ class Judge:
             )
             last[member] = seen.generation
             for partition, token in zip(seen.partitions, seen.tokens, strict=True):
+                holder = tokens[seen.group_id, partition].setdefault(token, seen.member_id)
+                self._violations.expect(
+                    "G13",
+                    holder == seen.member_id,
+                    f"{holder} and {seen.member_id} hold {seen.group_id}/{partition} by one token, {token}",
+                )
+                if seen.group_id in incremental:
+                    continue  # members of one epoch have what they had before, until they give it back
                 owner = owners.setdefault((seen.group_id, seen.generation, partition), seen.member_id)
                 same_seat = self._replaced(seen.group_id, owner, seen.member_id)
                 self._violations.expect(
@@ -245,12 +265,6 @@ class Judge:
                     owner == seen.member_id or same_seat,
                     f"{seen.group_id}/{partition} belongs to {owner} and {seen.member_id} in generation "
                     f"{seen.generation}",
-                )
-                holder = tokens[seen.group_id, partition].setdefault(token, seen.member_id)
-                self._violations.expect(
-                    "G13",
-                    holder == seen.member_id,
-                    f"{holder} and {seen.member_id} hold {seen.group_id}/{partition} by one token, {token}",
                 )
         for held in tokens.values():
             for commit_token in held:
@@ -281,6 +295,15 @@ class Judge:
                     f"{place[1]} and never asked to join under this id",
                 )
 
+        for place, entry in self._ledger.entries.items():
+            joined = entry.record.member_subscribed
+            if entry.record.HasField("member_subscribed") and joined.joined:
+                self._violations.expect(
+                    "M5",
+                    (joined.group_id, joined.member.member_id) in self._observer.asked_to_join,
+                    f"{joined.member.member_id} joined {joined.group_id} at {place[1]} and never asked to",
+                )
+
     # --- liveness
 
     def unsettled(self) -> list[str]:
@@ -289,11 +312,26 @@ class Judge:
         for group_id in GROUPS:
             workers = [worker for worker in self._cluster.workers if worker.group_id == group_id]
             settled = [worker for worker in workers if worker.settled]
+            if any(worker.incremental for worker in workers):
+                found += self._unshared(group_id, workers, settled)
+                continue
             generations = {worker.member.generation for worker in settled if worker.member is not None}
             if len(settled) < max(MEMBERS, len(workers)) or len(generations) != 1:
                 found.append(
                     f"{group_id}: {len(settled)} of {len(workers)} members, in {sorted(generations)}"
                 )
+        return found
+
+    @staticmethod
+    def _unshared(group_id: str, workers: list[Worker], settled: list[Worker]) -> list[str]:
+        """What an incremental group lacks: a member, or an owner of a partition that all of them work on."""
+        owned = [p for worker in settled if worker.member is not None for p in worker.member.partitions]
+        owners = Counter(partition.number for partition in owned if partition.topic == TOPIC)
+        found = []
+        if len(settled) < max(MEMBERS, len(workers)):
+            found.append(f"{group_id}: {len(settled)} of {len(workers)} members")
+        if owners != Counter(range(PARTITIONS)):
+            found.append(f"{group_id}: its partitions have owners as in {dict(owners)}")
         return found
 
 

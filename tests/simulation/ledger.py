@@ -135,7 +135,10 @@ class Ledger:
         elif kind == "assignment_committed":
             committed = record.assignment_committed
             self.assignments.setdefault((committed.group_id, committed.generation), []).append(place)
-        elif kind == "member_left" and self.departed is not None:
+        elif kind == "epoch_raised":
+            raised = record.epoch_raised
+            self.generations.setdefault((raised.group_id, raised.epoch), []).append(place)
+        elif kind in ("member_left", "member_removed") and self.departed is not None:
             self.departed(place, record)
         elif kind == "claim":
             self.claimants[place[0], place[1][0]] = record.claim.session

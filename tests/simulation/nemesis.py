@@ -9,7 +9,7 @@ from simulation.ledger import Ledger
 from simulation.redis_node import RedisNode
 from simulation.redis_store import Store, Stream
 from simulation.topic_changes import Operator
-from simulation.worker import SIDE_TOPIC, TOPIC, Worker, settings_for
+from simulation.worker import CLASSIC, INCREMENTAL, SIDE_TOPIC, TOPIC, Worker, settings_for
 
 COORDINATORS = tuple(name for name in SERVERS if name.startswith("coordinator"))
 METADATA = tuple(name for name in SERVERS if name.startswith("metadata"))
@@ -30,6 +30,7 @@ class Nemesis:
     Attributes:
         faults: names of the faults of this run.
         injected: how often each happened.
+        kinds: protocol of each group.
     """
 
     def __init__(self, cluster: Cluster, ledger: Ledger, pace_s: tuple[float, float]) -> None:
@@ -49,6 +50,7 @@ class Nemesis:
         self._statics = 0
         self._topics = (TOPIC, SIDE_TOPIC) if "change_topic" in self.faults else (TOPIC,)
         self._operator = Operator(cluster) if "change_topic" in self.faults else None
+        self.kinds = {group_id: self._random.choice((CLASSIC, INCREMENTAL)) for group_id in GROUPS}
 
     def start(self, until_s: float) -> None:
         """Begins; nothing new is begun after a time, and everything is well again soon after."""
@@ -78,9 +80,8 @@ class Nemesis:
             self._statics += 1
             static = f"seat-{self._statics}"
         unary = self.unary and self._random.random() < 0.5
-        return self._cluster.hire(
-            group_id, self._pace_s, settings_for(self._random, unary=unary, static=static), self._topics
-        )
+        settings = settings_for(self._random, unary=unary, static=static, protocol=self.kinds[group_id])
+        return self._cluster.hire(group_id, self._pace_s, settings, self._topics)
 
     # --- servers
 

@@ -7,10 +7,10 @@ from typing import Any
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, session_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2, session_pb2
 from simulation.ledger import Ledger, Place, log_key
 from simulation.processes import Process
-from simulation.servers import LEASE_MS, MARGIN_MS, SHARDS
+from simulation.servers import INCREMENTAL_PATIENCE_MS, LEASE_MS, MARGIN_MS, SHARDS
 from simulation.violations import Violations
 
 _NONE = common_pb2.ERROR_CODE_NONE
@@ -21,6 +21,13 @@ _SILENCE = (
     common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED,
 )
 _SKEW = 1.25
+_OF_MEMBERS = (
+    coordinator_pb2.JoinGroupResponse,
+    coordinator_pb2.SyncGroupResponse,
+    coordinator_pb2.HeartbeatResponse,
+    coordinator_pb2.LeaveGroupResponse,
+    incremental_pb2.ConsumerGroupHeartbeatResponse,
+)
 _MUTATING = (
     coordinator_pb2.JoinGroupResponse,
     coordinator_pb2.SyncGroupResponse,
@@ -132,7 +139,7 @@ class Observer:
 
     def departed(self, place: Place, record: records_pb2.Record) -> None:
         """A member is put out: was it silent for as long as it may be (M3)?"""
-        left = record.member_left
+        left = record.member_removed if record.HasField("member_removed") else record.member_left
         process = self.sessions.get(self._ledger.claimants.get((place[0], place[1][0]), ""))
         member = (left.group_id, left.member_id)
         patience_s = self.patience.get(member)
@@ -156,13 +163,17 @@ class Observer:
             request,
             coordinator_pb2.JoinGroupRequest
             | coordinator_pb2.SyncGroupRequest
-            | coordinator_pb2.HeartbeatRequest,
+            | coordinator_pb2.HeartbeatRequest
+            | incremental_pb2.ConsumerGroupHeartbeatRequest,
         ):
             return
         if not request.member_id:
             return
         member = (request.group_id, request.member_id)
         self.heard[process, member].append(process.world.now_s)
+        if isinstance(request, incremental_pb2.ConsumerGroupHeartbeatRequest) and not request.member_epoch:
+            self.asked_to_join.add(member)
+            self._is_patient(member, INCREMENTAL_PATIENCE_MS)
         if isinstance(request, coordinator_pb2.JoinGroupRequest):
             self.asked_to_join.add(member)
             self._is_patient(member, request.session_timeout_ms)
@@ -213,6 +224,10 @@ class Observer:
             unheard = {(row.group_id, row.member_id) for row in frame.beat_ack.unheard}
             if any(member not in unheard for member in notes.attached):
                 self._before_deadline(process, "a beat's acknowledgement")
+        elif kind == "member_news":
+            news = frame.member_news
+            self._in_time(process, "news of an assignment", news.response.shard_epoch, news.group_id)
+            self._told(process, news.group_id, news.response)
         elif kind == "fenced":
             notes.attached.pop((frame.fenced.group_id, frame.fenced.member_id), None)
         elif kind == "coordinator_moved":
@@ -279,18 +294,12 @@ class Observer:
                 self._in_time(process, "OffsetCommit", answer.shard_epoch, request.group_id)
                 self._committed(process, request)
             return
-        if not isinstance(
-            answer,
-            coordinator_pb2.JoinGroupResponse
-            | coordinator_pb2.SyncGroupResponse
-            | coordinator_pb2.HeartbeatResponse
-            | coordinator_pb2.LeaveGroupResponse,
-        ):
-            return
-        if answer.error_code != _NONE:
+        if not isinstance(answer, _OF_MEMBERS) or answer.error_code != _NONE:
             return
         self._in_time(process, type(answer).__name__, answer.shard_epoch, request.group_id)
-        if isinstance(answer, coordinator_pb2.JoinGroupResponse):
+        if isinstance(answer, incremental_pb2.ConsumerGroupHeartbeatResponse):
+            self._told(process, request.group_id, answer)
+        elif isinstance(answer, coordinator_pb2.JoinGroupResponse):
             self._joined(process, request, answer)
         elif isinstance(answer, coordinator_pb2.SyncGroupResponse):
             self._synced(process, request, answer)
@@ -326,6 +335,21 @@ class Observer:
             later_s is None or now_s - later_s < _SKEW * LEASE_MS / 1000,
             f"{process.name} answers OK to {what} in epoch {epoch}, {now_s - (later_s or 0):.3f} s after the "
             "Claim of a later one",
+        )
+
+    def _told(
+        self, process: Process, group_id: str, answer: incremental_pb2.ConsumerGroupHeartbeatResponse
+    ) -> None:
+        """What a member of an incremental group is told is in the log: what it has, and what changed it."""
+        chain = self._ledger.chain(log_key(shard_of(group_id, SHARDS)))
+        places = {(given.token.epoch, given.token.offset) for given in answer.assignment.given}
+        if answer.HasField("version"):
+            places.add((answer.version.epoch, answer.version.offset))
+        unknown = sorted(place for place in places if place not in chain)
+        self._violations.expect(
+            "E2",
+            not unknown,
+            f"{process.name} tells {answer.member_id} of {group_id} of {unknown}, which no majority has",
         )
 
     def _committed(self, process: Process, request: coordinator_pb2.OffsetCommitRequest) -> None:

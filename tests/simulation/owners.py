@@ -1,6 +1,6 @@
 """Looks at what workers take for their own: no partition has two owners, at any instant of virtual time."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ class _Holding(NamedTuple):
 class Owners:
     """Compares the workers of each group whenever one of them takes partitions for its own.
 
+    What a worker gives back is its own until its work has ended.
     A worker owns what it was assigned and did not give up until its life ends by its own clock, also while
     its process is stopped: it does not know that yet. Two such times overlap only if one of the workers still
     owns at the moment at which the other one begins to, so that is when they are compared.
@@ -54,16 +55,18 @@ class Owners:
         until_s = worker.process.until_s(standing.life.ends_at_ms / 1000)
         before = self._holding.get(worker)
         self._holding[worker] = _Holding(standing.owned, until_s)
-        goes_on = before is not None and before.partitions is standing.owned and before.until_s > now_s
-        if until_s > now_s and not goes_on:
-            self._begins(worker, standing.owned)
+        goes_on = before is not None and before.until_s > now_s
+        had = before.partitions if before is not None and goes_on else {}
+        begun = {p for p, token in standing.owned.items() if had.get(p) != token}
+        if until_s > now_s and begun:
+            self._begins(worker, begun)
 
-    def _begins(self, worker: Worker, owned: Mapping[TopicPartition, str]) -> None:
+    def _begins(self, worker: Worker, begun: Collection[TopicPartition]) -> None:
         for other, theirs in self._holding.items():
             if other is worker or other.group_id != worker.group_id or not other.process.alive:
                 continue
             more_s = theirs.until_s - self._world.now_s
-            shared = sorted(owned.keys() & theirs.partitions.keys()) if more_s > self._allowed_s else []
+            shared = sorted(theirs.partitions.keys() & begun) if more_s > self._allowed_s else []
             self._violations.expect(
                 "O7",
                 not shared,

@@ -1,9 +1,11 @@
 """The servers of a simulated cluster: real roles in simulated processes."""
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings, ShardLogSettings
+from muster_core.config import GroupConfig
 from muster_discovery.role import Discovery
 from muster_discovery.settings import DiscoverySettings
 from muster_metadata.server import MetadataServer
@@ -26,6 +28,10 @@ URLS = "redis://" + ",".join(f"10.0.1.{number}:{PORT}" for number in range(1, NO
 LEASE_MS = 3_000
 MARGIN_MS = 600
 GROUP_MAX_SIZE = 12
+# Short, so that what crashed is gone when a group is to be whole.
+INCREMENTAL_SESSION_MS = 10_000
+INCREMENTAL_GRACE_MS = 4_800
+INCREMENTAL_PATIENCE_MS = min(INCREMENTAL_SESSION_MS, INCREMENTAL_GRACE_MS)
 # Small, so that snapshots are taken, loaded and trimmed behind within minutes.
 SNAPSHOT_RECORDS = 100
 RETENTION_MS = 30_000
@@ -82,6 +88,18 @@ class DiscoveryRole:
         await self.server.stop()
 
 
+class _ShortSessions(GroupSettings):
+    """Incremental members are silent for less than the product's time, which no setting has."""
+
+    def to_config(self) -> GroupConfig:
+        """The values as the core takes them."""
+        return replace(
+            super().to_config(),
+            incremental_session_timeout_ms=INCREMENTAL_SESSION_MS,
+            incremental_disconnect_grace_ms=INCREMENTAL_GRACE_MS,
+        )
+
+
 class CoordinatorRole:
     """A coordinator.
 
@@ -98,7 +116,7 @@ class CoordinatorRole:
                 lease_margin_ms=MARGIN_MS,
                 lease_interval_ms=900,
             ),
-            group=GroupSettings(max_size=GROUP_MAX_SIZE, **group),
+            group=_ShortSessions(max_size=GROUP_MAX_SIZE, **group),
             session=SessionSettings(),
             shard_log=ShardLogSettings(snapshot_records=SNAPSHOT_RECORDS, retention_ms=RETENTION_MS),
             server=_SERVER,

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import grpc
 from muster import Cluster, CommitFailed, Committed, Member, MemberSettings, MusterError, TopicPartition
@@ -10,6 +10,10 @@ from muster._session.channels import OPTIONS
 from simulation.grpc_channel import Channel
 from simulation.processes import Process
 from simulation.servers import DISCOVERY
+
+Protocol = Literal["classic", "incremental"]
+CLASSIC: Protocol = "classic"
+INCREMENTAL: Protocol = "incremental"
 
 TOPIC = "work"
 PARTITIONS = 8
@@ -53,7 +57,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class Assigned:
-    """What a member was given, as it saw it."""
+    """What a member was given, as it saw it; in an incremental group what was new of it."""
 
     group_id: str
     generation: int
@@ -143,6 +147,11 @@ class Worker:
         self.process.loop.post(self._stopping.set)
 
     @property
+    def incremental(self) -> bool:
+        """Whether it is a member of an incremental group."""
+        return self.settings.get("protocol") == INCREMENTAL
+
+    @property
     def settled(self) -> bool:
         """Whether the member holds its assignment."""
         return self.member is not None and self.member.state.name == "STABLE"
@@ -193,23 +202,25 @@ class Worker:
                 self.process.world.now_s,
             )
         )
-        self._end_work()
+        if not self.incremental:
+            self._end_work()
         loop = asyncio.get_running_loop()
         for partition in owned:
             self._work[partition] = loop.create_task(self._work_on(member, partition))
 
-    async def _revoked(self, _owned: tuple[TopicPartition, ...]) -> None:
-        self._end_work()
+    async def _revoked(self, owned: tuple[TopicPartition, ...]) -> None:
+        self._end_work(owned)
         await asyncio.sleep(0.01)
 
-    def _lost(self, _owned: tuple[TopicPartition, ...]) -> None:
+    def _lost(self, owned: tuple[TopicPartition, ...]) -> None:
         self.losses += 1
-        self._end_work()
+        self._end_work(owned)
 
-    def _end_work(self) -> None:
-        for task in self._work.values():
-            task.cancel()
-        self._work.clear()
+    def _end_work(self, owned: tuple[TopicPartition, ...] = ()) -> None:
+        """Ends the work on these partitions; of a member of a classic group on all of them."""
+        for partition in owned if self.incremental and owned else tuple(self._work):
+            if (task := self._work.pop(partition, None)) is not None:
+                task.cancel()
 
     async def _work_on(self, member: Member, partition: TopicPartition) -> None:
         random = self.process.world.random
@@ -256,8 +267,8 @@ class Worker:
             commit.ended_s = world.now_s
 
 
-def settings_for(random: Any, *, unary: bool, static: str) -> MemberSettings:
-    """Settings of a member, drawn."""
+def settings_for(random: Any, *, unary: bool, static: str, protocol: Protocol) -> MemberSettings:
+    """Settings of a member, drawn, but for what its group decides."""
     settings = MemberSettings(
         client_id="worker",  # the default names the process, which is another one each time
         session_timeout_ms=random.choice((6_000, 10_000)),
@@ -268,6 +279,7 @@ def settings_for(random: Any, *, unary: bool, static: str) -> MemberSettings:
         disconnect_grace_ms=random.choice((4_800, 6_000)),
         session=not unary,
         topic_refresh_interval_ms=10_000,
+        protocol=protocol,
     )
     if static:
         settings["group_instance_id"] = static

@@ -338,8 +338,10 @@ class Shard:
 
     def _end(self) -> Effects:
         context = self._context
+        if self._suspended:
+            return context.effects  # what changed is told when the lease is held again (INC-90)
         self._stream_members.tell()
-        if not self._suspended and not self._unloaded:
+        if not self._unloaded:
             deadline_ms = context.purgatory.wheel.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0
                 context.purgatory.advance(context.now.boot_ms)

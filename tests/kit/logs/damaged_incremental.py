@@ -275,7 +275,35 @@ def _a_commit_from_outside_an_incremental_group(built: LogBuilder) -> None:
 
 
 def _a_number_of_a_commit_twice(built: LogBuilder) -> None:
-    _grown(built).commit(2, "a", 1)
+    _grown(built).commit(2, "a", 2)
+
+
+def _a_commit_by_token_in_what_another_has(built: LogBuilder) -> None:
+    _grown(built).commit(2, "a", 3, partition=2, by_token=True)
+
+
+def _a_commit_by_token_in_what_nobody_has(built: LogBuilder) -> None:
+    _grown(built).commit(2, "a", 3, partition=7, by_token=True)
+
+
+def _a_commit_by_token_after_it_was_given_back(built: LogBuilder) -> None:
+    log = _grown(built)
+    log.target(5, ("b", (), (2,)), ("a", (2,), ()))
+    log.step("b", 3, taken=(2,))
+    log.step("b", 5, released=(2,))
+    log.commit(5, "b", 2, partition=2, by_token=True)
+
+
+def _a_commit_without_token_in_what_a_stream_member_has(built: LogBuilder) -> None:
+    log = _grown(built)
+    log.subscribe("~b", joined=False)  # it goes onto a stream
+    log.commit(2, "a", 3, partition=2)
+
+
+def _a_commit_of_a_topic_that_was_deleted(built: LogBuilder) -> None:
+    log = _grown(built)
+    log.add(topics_seen=records_pb2.TopicsSeen(topics=["t"], catalog_epoch=1, catalog_offset=9))
+    log.commit(2, "a", 3, by_token=True)
 
 
 def _offsets_that_expire_under_an_incremental_member(built: LogBuilder) -> None:
@@ -335,6 +363,11 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
         _a_commit_of_an_earlier_epoch,
         _a_commit_of_a_removed_member,
         _a_commit_from_outside_an_incremental_group,
+        _a_commit_by_token_in_what_another_has,
+        _a_commit_by_token_in_what_nobody_has,
+        _a_commit_by_token_after_it_was_given_back,
+        _a_commit_without_token_in_what_a_stream_member_has,
+        _a_commit_of_a_topic_that_was_deleted,
     ),
     "O4": (_a_number_of_a_commit_twice,),
     "O6": (_offsets_that_expire_under_an_incremental_member,),

@@ -28,7 +28,8 @@ class IncrementalLog:
         self.built.add(records_pb2.Record(critical=True, **kind))  # type: ignore[arg-type]
 
     def told(self, member: str, seq: int = 1) -> incremental_pb2.IncrementalMember:
-        """What a member says; `name=static`: it is static."""
+        """What a member says; `name=static`: it is static; `~name`: it is on a stream."""
+        on_session, member = member.startswith("~"), member.removeprefix("~")
         name, _, static = member.partition("=")
         return incremental_pb2.IncrementalMember(
             member_id=name,
@@ -37,6 +38,7 @@ class IncrementalLog:
             topics=["t"],
             member_seq=seq,
             process_id=name.encode().ljust(16, b".")[:16] if seq else b"",
+            on_session=on_session,
         )
 
     def subscribe(self, member: str, seq: int = 1, *, joined: bool = True) -> None:
@@ -95,11 +97,13 @@ class IncrementalLog:
             member_removed=incremental_pb2.MemberRemoved(group_id=self.group, member_id=member, cause=cause)
         )
 
-    def commit(self, epoch: int, member: str, seq: int = 0) -> None:
+    def commit(
+        self, epoch: int, member: str, seq: int = 0, *, partition: int = 0, by_token: bool = False
+    ) -> None:
         message = records_pb2.OffsetCommitted(
-            group_id=self.group, generation=epoch, member_id=member, member_seq=seq
+            group_id=self.group, generation=epoch, member_id=member, member_seq=seq, by_token=by_token
         )
-        message.offsets.add(topic="t", partition=0, offset=seq, leader_epoch=-1)
+        message.offsets.add(topic="t", partition=partition, offset=seq, leader_epoch=-1)
         self.built.add(records_pb2.Record(offset_committed=message))
 
 
@@ -126,11 +130,13 @@ def with_incremental_group(built: LogBuilder) -> LogBuilder:
     log.step("a", 2, released=(2, 3))
     log.step("b", 2, given=(2, 3))
     log.commit(2, "a", 1)
+    log.commit(1, "a", 2, partition=1, by_token=True)  # a token counts in whatever epoch
     log.subscribe("c=s")
     log.raised(3)
     log.target(3, ("b", (), (3,)), ("c", (3,), ()))
     log.step("c", 3, waits=True)
     log.step("b", 2, taken=(3,))
+    log.commit(2, "b", 1, partition=3, by_token=True)  # it was told to give it back, and has not yet
     log.step("b", 3, released=(3,))
     log.step("c", 3, given=(3,))
     log.away("c")

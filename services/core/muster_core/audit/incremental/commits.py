@@ -1,10 +1,13 @@
 """O3 and O4: whose commits count in an incremental group."""
 
+from collections.abc import Collection
+
 from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.incremental.state import GroupState
 from muster_core.audit.invariants import Findings
+from muster_core.incremental.partitions import TopicPartition
 from muster_core.log.commits import CommitRow
 from muster_core.position import Position
 
@@ -28,8 +31,8 @@ def check_commit(
         return
     member = group.members.get(member_id)
     record = records_pb2.Record.FromString(data).offset_committed
+    named = {(topic_of(entry.topic), entry.partition) for entry in record.offsets}
     if record.by_token:
-        named = {(topic_of(entry.topic), entry.partition) for entry in record.offsets}
         others = sorted(one for one in named if group.owners.get(one) != member_id)
         if others:
             findings.broke(
@@ -39,7 +42,30 @@ def check_commit(
         at = "is no member" if member is None else f"is at epoch {member.epoch}"
         text = f"group {group_id!r}: a commit of {member_id} in epoch {epoch}; it {at}"
         findings.broke("O3", position, text)
+    else:
+        _check_without_token(position, member_id, named, group, group_id, findings)
+    if member is not None:
+        gone = sorted(one for one in named if group.is_stale(member, one))
+        if gone:
+            text = f"group {group_id!r}: a commit of {member_id} in {gone[:5]} of a topic that was deleted"
+            findings.broke("O3", position, text)
     if member is not None and seq:
         text = f"group {group_id!r}: a commit of {member_id}: number {seq} after number {member.commit_seq}"
         findings.expect("O4", seq > member.commit_seq, position, text)
         member.commit_seq = max(seq, member.commit_seq)
+
+
+def _check_without_token(
+    position: Position,
+    member_id: str,
+    named: Collection[TopicPartition],
+    group: GroupState,
+    group_id: str,
+    findings: Findings,
+) -> None:
+    """Without a token a commit counts for any partition, as in Kafka, but none of a stream member (WK-10)."""
+    for partition in sorted(named):
+        owner = group.members.get(group.owners.get(partition, ""))
+        if owner is not None and owner.told.on_session:
+            text = f"a commit of {member_id} without a token in {partition}, which {owner.told.member_id} has"
+            findings.broke("O3", position, f"group {group_id!r}: {text} on a stream")
