@@ -1,6 +1,6 @@
 """Any calls of any callers on one group, in any order and at any time: the core raises nothing."""
 
-from kit.lives.core_fuzz import LENGTH, Life, drawn_from
+from kit.lives.core_fuzz import LENGTH, SHARES, Life, drawn_from
 
 from fuzz.draw import Draw
 
@@ -9,8 +9,9 @@ LONGEST_BYTES = 4_096
 
 def play(data: bytes) -> None:
     source, life = Draw(data), Life()
+    incremental = source.choice(SHARES)
     for _ in range(LENGTH):
         if source.over:
             break
-        life.play(drawn_from(source))
+        life.play(drawn_from(source, incremental))
     life.another_owner(0)

@@ -4,6 +4,8 @@ A load raises nothing but what it declares. What is decoded, encoded and decoded
 state of a log that was loaded survives a snapshot, where the log does not contradict itself.
 """
 
+from typing import Any
+
 from google.protobuf.message import DecodeError
 from kit.lives.drawn_messages import DrawnMessages
 from kit.logs.core_audit import broken_in
@@ -33,9 +35,10 @@ KINDS = (
     *("generation_started", "assignment_committed", "offset_committed", "group_tombstone"),
     *("offset_tombstone", "topics_seen", "partitions_removed", "handoff", "snapshot"),
     *("member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_subscribed"),
-    *("member_went_away", "instance_moved", "member_removed", "member_stepped"),
+    *("member_went_away", "instance_moved", "member_removed", "member_stepped", "expression_resolved"),
 )
 MEMBERS = ("m1", "m2", "m3", "m4")
+EXPRESSIONS = ("t.*", "u|v")
 INSTANCES = {"m1": "", "m2": "i", "m3": "j", "m4": "i"}
 _RUN_KINDS_ONCE = ("claim", "genesis")
 
@@ -146,17 +149,25 @@ def _record(source: Draw, messages: DrawnMessages) -> bytes:
     for name in ("member_id", "old_member_id", "leader"):
         if hasattr(part, name):
             setattr(part, name, source.choice(MEMBERS))
-    if kind in ("member_subscribed", "instance_moved"):
-        part.member.member_id = source.choice(MEMBERS)
-        part.member.group_instance_id = INSTANCES[part.member.member_id]
-    if kind in ("epoch_raised", "target_assigned", "member_stepped"):
-        part.epoch = source.randrange(1, 6)
-    for change in getattr(part, "changes", ()):
-        change.member_id = source.choice(MEMBERS)
+    _make_incremental(source, kind, part)
     if kind == "member_replaced":
         part.member.member_id = source.choice(("m2", "m4"))
         part.member.group_instance_id = "i"
     return record.SerializeToString(deterministic=True)
+
+
+def _make_incremental(source: Draw, kind: str, part: Any) -> None:
+    """Makes a record of an incremental group name members, epochs and expressions that there may be."""
+    if kind in ("member_subscribed", "instance_moved"):
+        part.member.member_id = source.choice(MEMBERS)
+        part.member.group_instance_id = INSTANCES[part.member.member_id]
+        part.member.topic_regex = source.choice((*EXPRESSIONS, ""))
+    if kind == "expression_resolved":
+        part.expression = source.choice(EXPRESSIONS)
+    if kind in ("epoch_raised", "target_assigned", "member_stepped"):
+        part.epoch = source.randrange(1, 6)
+    for change in getattr(part, "changes", ()):
+        change.member_id = source.choice(MEMBERS)
 
 
 def _commit(source: Draw) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 from kit.lives.drawn_messages import DrawnMessages
-from muster_protos.muster.v1 import coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2, session_pb2
 from muster_runtime.rpc._guard import _decoder
 
 from fuzz import local
@@ -28,8 +28,9 @@ _CALLS = {
     "leave_group": coordinator_pb2.LeaveGroupRequest,
     "offset_commit": coordinator_pb2.OffsetCommitRequest,
     "offset_fetch": coordinator_pb2.OffsetFetchRequest,
+    "consumer_group_heartbeat": incremental_pb2.ConsumerGroupHeartbeatRequest,
 }
-_OFTEN = ("join_group", "sync_group", "join_group", "sync_group", *_CALLS)
+_OFTEN = ("join_group", "sync_group", "join_group", "sync_group", "consumer_group_heartbeat", *_CALLS)
 _PAUSES_S = (0.001, 0.01, 0.06, 0.5, 3.0)
 
 
@@ -131,6 +132,8 @@ class Story:
             self._last_id += source.random() < 0.97
             call = session_pb2.Call(call_id=self._last_id)
             getattr(call, name).CopyFrom(self._messages.message(_CALLS[name]))
+            if name == "consumer_group_heartbeat" and source.random() < 0.9:
+                call.connection = source.choice((1, 1, 1, 2, 3))
             stream.requests[self._last_id] = getattr(call, name)
             return session_pb2.ClientFrame(call=call)
         if what < 0.8:

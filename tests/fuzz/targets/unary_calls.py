@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from kit.lives.drawn_messages import DrawnMessages
-from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, incremental_pb2
 from muster_runtime.rpc.refusals import Refused
 
 from fuzz import local
@@ -22,6 +22,7 @@ _OF_GROUPS = (
     *("JoinGroup", "SyncGroup", "JoinGroup", "SyncGroup", "OffsetCommit", "Heartbeat", "LeaveGroup"),
     *("OffsetFetch", "OffsetDelete", "DescribeGroups", "ListGroups", "DeleteGroups", "GroupHistory"),
     "ReleaseGroup",
+    *("ConsumerGroupHeartbeat", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
 )
 _OF_TOPICS = (
     *("FindCoordinator", "DescribeCluster", "ListTopics", "CreateTopic", "AlterTopic", "DeleteTopic"),
@@ -70,6 +71,8 @@ class Story:
         of_groups = source.random() < 0.85
         name = source.choice(_OF_GROUPS if of_groups else _OF_TOPICS)
         module: ModuleType = coordinator_pb2 if of_groups else discovery_pb2
+        if name.startswith("Consumer"):
+            module = incremental_pb2
         request = self._messages.message(getattr(module, f"{name}Request"))
         body = request.SerializeToString()
         if source.random() < 0.1:

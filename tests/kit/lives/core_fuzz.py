@@ -10,10 +10,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kit.lives.server_assignors import SERVER_ASSIGNORS, Re2Expressions, answer_to
 from kit.lives.virtual_shard import VirtualShard
+from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
-from muster_core.events import Attach, Beat, Detach, GroupRequest, StreamBroken, TopicsChanged, Unload
+from muster_core.events import (
+    Assign,
+    Assigned,
+    Attach,
+    Beat,
+    Detach,
+    GroupRequest,
+    Resolved,
+    StreamBroken,
+    StreamPlace,
+    TopicsChanged,
+    Unload,
+)
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.partitions import by_topic
+from muster_core.position import Position
+from muster_core.protocol.room import Room
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 
 CONFIG = GroupConfig(
     min_session_timeout_ms=50,
@@ -25,6 +47,8 @@ CONFIG = GroupConfig(
     append_timeout_ms=700,
 )
 LENGTH = 120
+SHARES = (0, 0.4, 0.9)
+"""How much of a life is what members of incremental groups do."""
 GROUP = "g"
 
 _PROTOCOLS = ("x", "y", "x y", "y x", "x z", "z", "y z", "", "x x")
@@ -52,9 +76,10 @@ class Failure:
 
 
 def drawn(seed: int, length: int = LENGTH) -> list[Action]:
-    """The life of a seed."""
+    """The life of a seed: of classic members, of incremental ones, or of both."""
     source = random.Random(seed)
-    return [drawn_from(source) for _ in range(length)]
+    incremental = source.choice(SHARES)
+    return [drawn_from(source, incremental) for _ in range(length)]
 
 
 def failure_of(actions: Sequence[Action]) -> Failure | None:
@@ -91,9 +116,16 @@ class Life:
     """One group on a shard, with callers that remember the member ids that they were given."""
 
     def __init__(self) -> None:
-        self.cluster = VirtualShard(CONFIG)
+        self.catalog = Catalog(10, {"t": 3}, {}, {"t": 2}, epoch=1)
         self.member_ids: list[str] = []
         self.calls: list[int] = []
+        self.cluster = VirtualShard(CONFIG)
+        self._move_in()
+
+    def _move_in(self) -> None:
+        room = Room(assignors=SERVER_ASSIGNORS, expressions=Re2Expressions(), at_once_max=4)
+        self.cluster.shard.live_in(room)
+        self.cluster.feed(TopicsChanged(frozenset(), catalog=self.catalog))
 
     def play(self, action: Action) -> None:
         """Lets it happen."""
@@ -177,6 +209,89 @@ class Life:
         request.topics.add(name=topic).partitions.add(offset=1)
         self._call(request)
 
+    # --- calls of members of the incremental kind
+
+    def beat_as(
+        self,
+        who: int,
+        epoch: int | None,
+        join: tuple[int, bytes],
+        terms: tuple[str, tuple[str, ...] | None, str | None],
+        knows: tuple[str, str],
+        place: tuple[int, int] | None,
+    ) -> None:
+        """A heartbeat.
+
+        Args:
+            who: the member; one of a few ids.
+            epoch: what it names; None: the one that it has.
+            join: number and process of its join; 0: none.
+            terms: its static id, and what it subscribes to by names and by an expression; None: as before.
+            knows: which version and which list it names: `present`, `other` or `none`.
+            place: its stream and its number of it; None: it makes a call.
+        """
+        instance, topics, expression = terms
+        group, member_id = self._incremental, _IDS[who]
+        member = None if group is None else group.members.get(member_id)
+        present = 1 if member is None or group is None else group.epoch_of(member)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=max(-2, present if epoch is None else epoch),
+            member_seq=join[0],
+            process_id=join[1] if join[0] else b"",
+            group_instance_id=instance or None,
+            rebalance_timeout_ms=500 if epoch == 0 else None,
+            topic_regex=expression,
+            member_secret=_secret(who),
+        )
+        if topics is not None:
+            request.topics.names.extend(topics)
+        version, owned = knows
+        if owned != "none":
+            request.owned.SetInParent()
+            has = () if member is None or owned == "other" else member.assigned
+            request.owned.topics.extend(by_topic(has if epoch != 0 else ()))
+        if join[0] and version != "none":
+            known = Position(1, 3) if member is None or version == "other" else member.version
+            request.version.CopyFrom(known.to_proto())
+        self._call(request, None if place is None or not join[0] else StreamPlace(*place))
+
+    def commit_by_token(self, who: int, seq: int, partition: int, lost: bool) -> None:
+        group, member_id = self._incremental, _IDS[who]
+        member = None if group is None else group.members.get(member_id)
+        has = {} if member is None else member.held
+        since = has.get(("t", partition))
+        token = Position(1, 1) if since is None or lost else since.token
+        request = coordinator_pb2.OffsetCommitRequest(
+            group_id=GROUP, member_id=member_id, member_seq=seq, member_secret=_secret(who)
+        )
+        if member is not None and group is not None and not lost:
+            request.member_epoch = max(-1, group.epoch_of(member))
+        request.topics.add(name="t").partitions.add(partition=partition, offset=1, token=token.to_proto())
+        self._call(request)
+
+    def describe(self) -> None:
+        self._call(ConsumerGroupDescribeRequest(group_ids=[GROUP, "other"]))
+
+    def work_is_done(self, which: int, failed: bool, twice: bool) -> None:
+        """Work aside ends, in any order; an owner that is gone gets no answer."""
+        work = self.cluster.work
+        if not work:
+            return
+        one = work[which % len(work)]
+        work.remove(one)
+        kind = Assigned if isinstance(one, Assign) else Resolved
+        for _ in range(1 + twice):
+            self.cluster.feed(kind(one.group_id, one.number, None) if failed else answer_to(one))
+
+    @property
+    def _incremental(self) -> IncrementalGroup | None:
+        group = self.cluster.shard.groups.get(GROUP)
+        return None if group is None else group.incremental
+
+    # --- calls of anybody
+
     def delete_group(self) -> None:
         self._call(coordinator_pb2.DeleteGroupsRequest(group_ids=[GROUP]))
 
@@ -232,8 +347,17 @@ class Life:
         self.cluster.resume()
 
     def topic_changes(self, topic: str, deleted: bool) -> None:
-        names = frozenset({topic})
-        self.cluster.feed(TopicsChanged(names, names if deleted else frozenset()))
+        before = self.catalog
+        offset, partitions = before.offset + 1, dict(before.partitions)
+        deletions, incarnations = dict(before.deletions), dict(before.incarnations)
+        if deleted and topic in partitions:
+            del partitions[topic], incarnations[topic]
+            deletions[topic] = offset
+        elif not deleted:
+            incarnations.setdefault(topic, offset)
+            partitions[topic] = partitions.get(topic, 1) + 1
+        self.catalog = Catalog(offset, partitions, deletions, incarnations, epoch=1)
+        self.cluster.feed(TopicsChanged(frozenset({topic}), catalog=self.catalog))
 
     def another_owner(self, landed: int) -> None:
         """Unloads; so many appends that were on their way landed all the same; loads."""
@@ -246,6 +370,7 @@ class Life:
         self.cluster = self.cluster.reloaded()
         self.cluster.now_ms = max(now_ms, self.cluster.now_ms)
         self.calls.clear()
+        self._move_in()
 
     # --- who
 
@@ -257,9 +382,14 @@ class Life:
     def _member_id(self, who: int) -> str:
         return self.member_ids[who % len(self.member_ids)] if who >= 0 and self.member_ids else ""
 
-    def _call(self, request: GroupRequest) -> None:
-        self.calls.append(self.cluster.send(request))
+    def _call(self, request: GroupRequest, place: StreamPlace | None = None) -> None:
+        self.calls.append(self.cluster.send(request, place=place))
 
+
+_IDS = ("a", "b", "c", "d", "e")
+_PROCESSES = (b"p1".ljust(16, b"."), b"p2".ljust(16, b"."))
+_SUBSCRIPTIONS = (("t",), ("t",), ("t", "u"), ("u",), (), None)
+_EXPRESSIONS = (None, None, None, "t.*", "u|v", "", "(")
 
 _SECRET = b"a member's secret"
 
@@ -269,8 +399,15 @@ def _secret(who: int) -> bytes:
     return b"" if who == 3 else _SECRET
 
 
-def drawn_from(source: random.Random) -> Action:
-    """What a source of draws lets happen next."""
+def drawn_from(source: random.Random, incremental: float = 0.0) -> Action:
+    """What a source of draws lets happen next.
+
+    Args:
+        source: of the draws.
+        incremental: how much of it is what members of incremental groups do.
+    """
+    if source.random() < incremental:
+        return _drawn_incremental(source)
     pick, chance = source.choice, source.random()
     who, instance = pick([-1, -1, 0, 1, 2, 3, 4]), pick(["", "", "", "i", "j"])
     table: list[tuple[float, Callable[[], Action]]] = [
@@ -319,6 +456,30 @@ def drawn_from(source: random.Random) -> Action:
         if chance < 0:
             return made()
     return Action("another_owner", (pick([0, 0, 1, 2]),))
+
+
+def _drawn_incremental(source: random.Random) -> Action:
+    """What members of incremental groups do, and the work aside for them."""
+    pick, chance, who = source.choice, source.random(), source.randrange(len(_IDS))
+    if chance < 0.75:
+        epoch = pick([0, 0, None, None, None, None, -1, -2, 1, 3])
+        joins = (pick([0, 1, 1, 1, 2]), pick([*_PROCESSES, _PROCESSES[0]]))
+        topics, expression = (None, None) if epoch else (pick(_SUBSCRIPTIONS), pick(_EXPRESSIONS))
+        if epoch != 0 and source.random() < 0.1:
+            topics = pick(_SUBSCRIPTIONS)
+        terms = (pick(["", "", "i", "j"]) if who > 2 else "", topics, expression)
+        owned = ["other"] * 5 + ["none"] if epoch == 0 else ["present", "present", "other", "none"]
+        knows = (pick(["present", "present", "present", "other", "none"]), pick(owned))
+        place = pick([None, (pick([1, 2]), pick([1, 1, 2]))])
+        return Action("beat_as", (who, epoch, joins, terms, knows, place))
+    if chance < 0.83:
+        lost = pick([False, False, True])
+        return Action("commit_by_token", (who, pick([0, 1, 2, 3]), source.randrange(4), lost))
+    if chance < 0.97:
+        return Action(
+            "work_is_done", (source.randrange(100), pick([False] * 4 + [True]), pick([False, True]))
+        )
+    return Action("describe")
 
 
 def _subscription(version: int) -> bytes:

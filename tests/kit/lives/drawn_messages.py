@@ -7,13 +7,14 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import Message
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 _NUMBERS = (0, 1, -1, 2, 3, 5, 100, 1_000, 6_000, 30_000, 1_800_000, 1_800_001, 2**31 - 1, -(2**31), 2**15)
 _TEXTS = (
     *("", "a", "range", "consumer", "\x00", "\n", "\x1b[31m", "\u202e", "\u200b", "x" * 255, "x" * 256),
     *("x" * 5_000, "é" * 128, "..", ".", "Stable", "classic", "[/red]", "%s", "{}", "🦀" * 60),
 )
+_INCREMENTAL_IDS = ("m1", "m2", "m3")
 _TOPICS = ("t", "u.v", "x" * 249, "é", "", ".", "a b", "nope")
 
 
@@ -29,6 +30,7 @@ class DrawnMessages:
         self.groups = [*(f"fuzz-{number}" for number in range(8)), "", "g" * 255, "é" * 127, "[red]"]
         self.members: dict[str, list[str]] = defaultdict(list)
         self.generations: dict[str, int] = {}
+        self.epochs: dict[tuple[str, str], int] = {}
 
     def message(self, kind: type[Message]) -> Any:
         """A message of a kind; often about a member that exists."""
@@ -37,6 +39,11 @@ class DrawnMessages:
         known = [group for group, members in self.members.items() if members]
         if hasattr(message, "group_id") and known and self.random.random() < 0.6:
             self._make_coherent(message, self.random.choice(known))
+        elif (
+            isinstance(message, incremental_pb2.ConsumerGroupHeartbeatRequest) and self.random.random() < 0.6
+        ):
+            message.group_id = self.random.choice(self.groups[:8])
+            self._make_a_heartbeat(message)
         elif isinstance(message, coordinator_pb2.JoinGroupRequest) and self.random.random() < 0.6:
             message.Clear()
             message.group_id = self.random.choice(self.groups[:8])
@@ -65,6 +72,8 @@ class DrawnMessages:
             if member_id not in members:
                 members.append(member_id)
                 del members[:-6]
+            if getattr(answer, "member_epoch", 0) > 0:
+                self.epochs[group_id, member_id] = answer.member_epoch
             if getattr(answer, "generation", 0) > 0:
                 self.generations[group_id] = answer.generation
 
@@ -76,13 +85,34 @@ class DrawnMessages:
             message.generation = self.generations[group_id]
         if hasattr(message, "group_instance_id") and self.random.random() < 0.8:
             message.group_instance_id = ""
-        if isinstance(message, coordinator_pb2.SyncGroupRequest):
+        if isinstance(message, incremental_pb2.ConsumerGroupHeartbeatRequest):
+            self._make_a_heartbeat(message)
+        elif isinstance(message, coordinator_pb2.SyncGroupRequest):
             del message.assignments[:]
             for member_id in self.members[group_id][-4:]:
                 message.assignments.add(member_id=member_id, assignment=self._bytes())
             message.protocol_type = message.protocol_name = ""
         elif isinstance(message, coordinator_pb2.JoinGroupRequest) and self.random.random() < 0.8:
             self._make_acceptable(message)
+
+    def _make_a_heartbeat(self, message: Any) -> None:
+        """One of an incremental group: mostly a join, or the next beat of one that was answered."""
+        choose, group_id = self.random.choice, message.group_id
+        if self.random.random() < 0.3:
+            return
+        message.Clear()
+        message.group_id, message.member_id = group_id, choose(_INCREMENTAL_IDS)
+        message.member_epoch = choose((0, 0, self.epochs.get((group_id, message.member_id), 1), 1, -1))
+        if choose((True, True, False)):
+            message.member_seq, message.process_id = choose((1, 1, 2)), bytes(16)
+        if not message.member_epoch:
+            message.rebalance_timeout_ms = choose((50, 500))
+            message.topics.names.append("t")
+            message.owned.SetInParent()
+        elif choose((True, False)):
+            message.owned.topics.add(topic="t", partitions=[0])
+        if message.member_seq and message.member_epoch > 0:
+            message.version.SetInParent()
 
     def _make_acceptable(self, message: Any) -> None:
         kept = (message.group_id, message.member_id, message.group_instance_id)
