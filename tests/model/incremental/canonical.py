@@ -21,7 +21,8 @@ class Canonical:
         """The one state that stands for all that differ only in what nobody can tell apart.
 
         Positions and connections count by their order alone. A broken connection that has nothing more to
-        say is noticed at once by both ends. Epochs decide nothing once all requests name join and version.
+        say is noticed at once by both ends; where several are on it, by the coordinator at any time. Epochs
+        decide nothing once all requests name join and version.
         """
         processes = list(state.processes)
         attached, dirty, seen = list(state.attached), list(state.dirty), list(state.seen)
@@ -41,13 +42,13 @@ class Canonical:
                     hung=False,
                 )
             if attached[who] and (attached[who] != process.conn or process.dead or process.asleep):
-                attached[who] = 0
+                attached[who] = attached[who] if who in self.bounds.shared else 0
             if not attached[who]:
                 dirty[who] = False
             if self.plain and process.epoch:
                 process = process._replace(epoch=0)
             if who not in self.bounds.unary:
-                numbers = {process.conn, process.era, seen[who], 0}
+                numbers = {process.conn, process.era, seen[who], attached[who], 0}
                 numbers.update(m.conn for m in state.up[who])
                 numbers.update(m.conn for m in state.late if m.who == who)
                 if max(numbers) >= len(numbers):

@@ -73,6 +73,7 @@ SPACES = (
     IncrementalCase(
         "a join is late, a life ends", Bounds(partitions=1, members=1, joins=1, breaks=1, late=1, ends=1)
     ),
+    IncrementalCase("two on one stream, it breaks", Bounds(partitions=1, inputs=1, breaks=1, shared=(0, 1))),
     IncrementalCase("a leave is late", Bounds(partitions=1, leaves=1, breaks=1, late=1)),
     IncrementalCase("a static process is replaced", Bounds(3, 1, instance=(0, 2), joins=1, inputs=1)),
     IncrementalCase(
@@ -140,6 +141,10 @@ LARGE = (
     IncrementalCase("two swap, answers cross", Bounds(inputs=2, extras=1)),
     IncrementalCase("three swap, a stream breaks", Bounds(processes=3, members=3, inputs=1, breaks=1)),
     IncrementalCase("two inputs, a stream breaks", Bounds(inputs=2, breaks=1)),
+    IncrementalCase(
+        "two on one stream, it breaks twice, a frame is late",
+        Bounds(partitions=1, inputs=1, breaks=2, late=1, shared=(0, 1)),
+    ),
     IncrementalCase("the coordinator dies, a life ends", Bounds(partitions=1, inputs=1, crashes=1, ends=1)),
     IncrementalCase(
         "a deadline passes, a commit", Bounds(partitions=1, inputs=1, deadlines=1, breaks=1, commits=1)
@@ -307,6 +312,12 @@ ADDED = (
     IncrementalCase(
         "connections have numbers of the client", Bounds(partitions=1, late=1, breaks=2), "attach_numbered"
     ),
+    IncrementalCase(
+        "a stream that breaks takes only those along who are on it",
+        Bounds(partitions=1, breaks=1, shared=(0, 1)),
+        "break_named",
+    ),
+    IncrementalCase("a snapshot has the places that members know", Bounds(crashes=1), "snapshot_places"),
     IncrementalCase(
         "commits wait in line with group records", Bounds(partitions=1, inputs=1, commits=1), "commit_in_line"
     ),

@@ -341,6 +341,8 @@ class Coordinator:
                 if member and any(member.taken)
             )
         late = tuple(m for m in state.late if m.kind in ANSWERS)
+        if not self.rules.snapshot_places:
+            state = state._replace(group=self._loaded_anew(state.group))
         computing = None if self.rules.target_after_load else NOBODY
         return state._replace(
             processes=processes,
@@ -353,6 +355,16 @@ class Coordinator:
             computing=computing,
             checked=None,
         )
+
+    @staticmethod
+    def _loaded_anew(group: Group) -> Group:
+        """The group as a snapshot without places gives it: they are all that of the snapshot."""
+        place = group.position
+        members = tuple(
+            member and member._replace(held=tuple(place if token else 0 for token in member.held))
+            for member in group.members
+        )
+        return group._replace(members=members)
 
     def cut(self, state: State) -> State:
         """Another coordinator loads a log that lacks the last decisions, which were shown."""

@@ -192,13 +192,10 @@ class GroupModel:
         group = state.group
         for who in self.bounds.streams:
             yield from self._push(state, who)
-            process = state.processes[who]
-            if state.attached[who] and (
-                state.attached[who] != process.conn or process.dead or process.asleep
-            ):
+            if state.attached[who] and self._is_broken(state, who):
                 yield (
                     f"the coordinator sees that the stream of process {who} is broken",
-                    state._replace(attached=put(state.attached, who, 0)),
+                    self._broken_off(state, who),
                 )
         for who, member in enumerate(group.members):
             if member:
@@ -225,6 +222,20 @@ class GroupModel:
         if state.checked is not None:
             stored = self._coordinator.store_commit(state._replace(checked=None), state.checked)
             yield f"{self._show(state.checked)}, checked before, is stored", stored
+
+    def _is_broken(self, state: State, who: int) -> bool:
+        """Whether the connection on which the coordinator has a process is of no use any more."""
+        process = state.processes[who]
+        return state.attached[who] != process.conn or process.dead or process.asleep
+
+    def _broken_off(self, state: State, who: int) -> State:
+        """The coordinator sees the end of a stream: whoever is on it is on none; with them may go others."""
+        shared = self.bounds.shared if who in self.bounds.shared else (who,)
+        attached = state.attached
+        for one in shared:
+            if one == who or not self.rules.break_named or (attached[one] and self._is_broken(state, one)):
+                attached = put(attached, one, 0)
+        return state._replace(attached=attached)
 
     def _targets(self, state: State) -> Iterator[Step]:
         group = state.group

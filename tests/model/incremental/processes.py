@@ -280,7 +280,9 @@ class Processes:
         )
 
     def _steps_of_connection(self, state: State, who: int, process: Process) -> Iterator[Step]:
-        if process.conn and not process.dead and state.left[BREAKS]:
+        if who in self.bounds.shared:
+            yield from self._breaks_for_all(state, who)
+        elif process.conn and not process.dead and state.left[BREAKS]:
             broken = change(spend(state, BREAKS), who, dead=True, settled=False)
             yield f"the stream of process {who} breaks", broken._replace(up=put(state.up, who, ()))
             if state.up[who] and state.left[LATE] and state.up[who][0] not in state.late:
@@ -312,6 +314,21 @@ class Processes:
             )
             ended = ended._replace(up=put(state.up, who, ()), down=put(state.down, who, ()))
             yield f"process {who} hears nothing for its life and stops", ended
+
+    def _breaks_for_all(self, state: State, who: int) -> Iterator[Step]:
+        """The stream that several are on breaks; a frame of one of them may be in a buffer."""
+        on_it = [w for w in self.bounds.shared if state.processes[w].conn and not state.processes[w].dead]
+        if not on_it or who != on_it[0] or not state.left[BREAKS]:
+            return
+        broken = spend(state, BREAKS)
+        for one in on_it:
+            broken = change(broken, one, dead=True, settled=False)
+            broken = broken._replace(up=put(broken.up, one, ()))
+        yield f"the stream of the processes {on_it} breaks", broken
+        for one in on_it:
+            if state.up[one] and state.left[LATE] and state.up[one][0] not in state.late:
+                kept = delay(broken, state.up[one][0])
+                yield f"the stream of the processes {on_it} breaks with a frame of {one} in a buffer", kept
 
     def _apply(self, state: State, who: int, process: Process, news: tuple[int, ...]) -> Iterator[Step]:
         """Gives up what is not on the list any more, starts what is new, and says so."""

@@ -42,6 +42,9 @@ class Rules:
         leave_any: so may who leaves (dropped: the present one).
         leave_named: a leave counts for the join that it names (dropped: for whoever has the member id).
         attach_numbered: the client numbers its connections, and an older one is not attached.
+        break_named: the break of a stream takes those off it who are on it now (dropped: all who were).
+        snapshot_places: a snapshot has the places of the records that gave something away (dropped: whoever
+            loads it takes its own place for them).
         rejoin_token: who joins again under an id that lives has new tokens.
         static_token: so has a new process under a static id.
         token_kept: a token stays while its owner does.
@@ -108,6 +111,8 @@ class Rules:
     leave_any: bool = True
     leave_named: bool = True
     attach_numbered: bool = True
+    break_named: bool = True
+    snapshot_places: bool = True
     rejoin_token: bool = True
     static_token: bool = True
     token_kept: bool = True

@@ -14,6 +14,7 @@ class Bounds:
         gives: who has each of them at the beginning; empty: in turn; -1: nobody, and a target is due.
         unary: processes that make unary calls; the others are on a stream.
         instance: processes that have one static id.
+        shared: processes that are on one stream: it breaks for all of them at once.
         joins: processes that come; who was a member joins again without counting.
         inputs: changes of a subscription, a topic, a weight: a new target is due.
         leaves: processes that leave, for good or for a while.
@@ -62,6 +63,7 @@ class Bounds:
     removals: int = 0
     deletions: int = 0
     room: int = 1
+    shared: tuple[int, ...] = ()
 
     @property
     def streams(self) -> tuple[int, ...]:
