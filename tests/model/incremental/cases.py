@@ -74,6 +74,10 @@ SPACES = (
         "a join is late, a life ends", Bounds(partitions=1, members=1, joins=1, breaks=1, late=1, ends=1)
     ),
     IncrementalCase("two on one stream, it breaks", Bounds(partitions=1, inputs=1, breaks=1, shared=(0, 1))),
+    IncrementalCase(
+        "a process waits for its static id, streams break",
+        Bounds(3, 1, instance=(0, 2), joins=1, breaks=1, waits=True),
+    ),
     IncrementalCase("a leave is late", Bounds(partitions=1, leaves=1, breaks=1, late=1)),
     IncrementalCase("a static process is replaced", Bounds(3, 1, instance=(0, 2), joins=1, inputs=1)),
     IncrementalCase(
@@ -141,6 +145,14 @@ LARGE = (
     IncrementalCase("two swap, answers cross", Bounds(inputs=2, extras=1)),
     IncrementalCase("three swap, a stream breaks", Bounds(processes=3, members=3, inputs=1, breaks=1)),
     IncrementalCase("two inputs, a stream breaks", Bounds(inputs=2, breaks=1)),
+    IncrementalCase(
+        "a process waits for its static id, the coordinator dies",
+        Bounds(3, 1, instance=(0, 2), joins=1, breaks=1, crashes=1, waits=True),
+    ),
+    IncrementalCase(
+        "a process waits for its static id, the holder leaves",
+        Bounds(3, 1, instance=(0, 2), joins=1, leaves=1, lives=1, waits=True),
+    ),
     IncrementalCase(
         "two on one stream, it breaks twice, a frame is late",
         Bounds(partitions=1, inputs=1, breaks=2, late=1, shared=(0, 1)),
@@ -311,6 +323,11 @@ ADDED = (
     ),
     IncrementalCase(
         "connections have numbers of the client", Bounds(partitions=1, late=1, breaks=2), "attach_numbered"
+    ),
+    IncrementalCase(
+        "a living process keeps its static id",
+        Bounds(3, 1, instance=(0, 2), joins=1, waits=True),
+        "living_holder",
     ),
     IncrementalCase(
         "a stream that breaks takes only those along who are on it",

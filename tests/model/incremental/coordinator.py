@@ -180,6 +180,10 @@ class Coordinator:
             return self.write(state, batch, who), False
         holder = self._holder_of_instance(state, who)
         before = state.group.members[holder] if holder is not None else None
+        if holder is not None and not member and self.bounds.waits and self._lives(state, holder):
+            if self.rules.living_holder:
+                return state, False
+            state = state._replace(wrong=state.wrong or "S9 a living process loses its static id to another")
         if member:
             for partition, taken in enumerate(member.taken):
                 if taken:
@@ -194,6 +198,15 @@ class Coordinator:
         if holder is not None and before and not member:
             state = self.oust(state, holder, before.join)
         return self.attach(state, message), False
+
+    def _lives(self, state: State, who: int) -> bool:
+        """Whether a member is on a stream, as far as the coordinator knows."""
+        member = state.group.members[who]
+        return bool(state.attached[who] and member and not member.away)
+
+    def holds_its_place(self, state: State, who: int) -> bool:
+        """Whether another process has the static id of one that waits for it."""
+        return self.bounds.waits and self._holder_of_instance(state, who) is not None
 
     def _holder_of_instance(self, state: State, who: int) -> int | None:
         if who not in self.bounds.instance:

@@ -421,6 +421,8 @@ class GroupModel:
             return False
         for who, process in enumerate(state.processes):
             member = group.members[who]
+            if process.mode == "joining" and self._coordinator.holds_its_place(state, who):
+                continue
             if process.mode == "joining" or (process.mode == "in" and member is None):
                 return False
             if member is None:

@@ -131,6 +131,9 @@ class Processes:
             yield from self._join(state, who, process)
         if process.mode == "joining" and (unary or not process.conn):
             yield from self._retry_join(state, who)
+        elif process.mode == "joining" and self.bounds.waits and not (process.dead or state.up[who]):
+            again = self.request(state, who, "join")
+            yield from self._send(state, who, again, f"process {who} asks for its place again")
         if not unary:
             yield from self._steps_of_connection(state, who, process)
         if process.mode != "in":

@@ -42,6 +42,7 @@ class Rules:
         leave_any: so may who leaves (dropped: the present one).
         leave_named: a leave counts for the join that it names (dropped: for whoever has the member id).
         attach_numbered: the client numbers its connections, and an older one is not attached.
+        living_holder: a process that is on its stream keeps its static id; a newcomer asks again.
         break_named: the break of a stream takes those off it who are on it now (dropped: all who were).
         snapshot_places: a snapshot has the places of the records that gave something away (dropped: whoever
             loads it takes its own place for them).
@@ -111,6 +112,7 @@ class Rules:
     leave_any: bool = True
     leave_named: bool = True
     attach_numbered: bool = True
+    living_holder: bool = True
     break_named: bool = True
     snapshot_places: bool = True
     rejoin_token: bool = True

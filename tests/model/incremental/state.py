@@ -14,6 +14,8 @@ class Bounds:
         gives: who has each of them at the beginning; empty: in turn; -1: nobody, and a target is due.
         unary: processes that make unary calls; the others are on a stream.
         instance: processes that have one static id.
+        waits: a process whose static id has a living one asks again until that is gone (on streams); else it
+            replaces it at once, as one that is away.
         shared: processes that are on one stream: it breaks for all of them at once.
         joins: processes that come; who was a member joins again without counting.
         inputs: changes of a subscription, a topic, a weight: a new target is due.
@@ -64,6 +66,7 @@ class Bounds:
     deletions: int = 0
     room: int = 1
     shared: tuple[int, ...] = ()
+    waits: bool = False
 
     @property
     def streams(self) -> tuple[int, ...]:
