@@ -89,6 +89,23 @@ def test_only_what_changes_is_touched() -> None:
     assert set(one.runs) == {B, C}
 
 
+@pytest.mark.row("TM-19")
+def test_a_join_says_everything_and_what_follows_only_what_changes() -> None:
+    life = Life(SESSION_MS)
+    life.on_stream = False
+    identity = Identity("g", "m", ("t", "u"), REBALANCE_MS, "i", "rack", "client", "range")
+    one = Membership(identity, life, PATIENCE_MS)
+    asked = one.ask(START_MS)
+    join = asked.request
+    assert (join.member_epoch, join.rebalance_timeout_ms, join.rack_id) == (0, REBALANCE_MS, "rack")
+    assert (list(join.topics.names), join.server_assignor, listed(join)) == (["t", "u"], "range", set())
+    assert join.group_instance_id == "i"
+    one.hear(asked, answer(10), START_MS)
+    beat = one.ask(START_MS + 10).request
+    assert (beat.HasField("topics"), beat.HasField("rebalance_timeout_ms")) == (False, False)
+    assert (beat.HasField("rack_id"), beat.server_assignor, beat.group_instance_id) == (False, "", "i")
+
+
 def test_older_news_is_dropped() -> None:
     one = working(A)
     late = one.ask(START_MS + 1_000)

@@ -1,5 +1,6 @@
 """Members of incremental groups make calls to coordinators on the real log."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ async def test_a_static_member_that_is_away_keeps_its_share_for_its_next_process
     assert (await one.beat()).error_code == error_code.FENCED_INSTANCE_ID
 
 
+@pytest.mark.row("MG-01")
+@pytest.mark.row("MG-02")
 async def test_kinds_meet_and_an_empty_group_changes_its_kind_and_keeps_its_offsets(
     real: RealCluster,
 ) -> None:
@@ -194,6 +197,38 @@ async def of_owner(real: RealCluster, tmp_path: Path) -> tuple[Coordinator, Incr
     coordinator = await begun(real, trust=NamedCallers.with_rules(file))
     fields = {"member_secret": b"s" * 16, "group_instance_id": "i"}
     return coordinator, await joined(real.caller(coordinator, "owner"), **fields)
+
+
+@pytest.mark.row("GS-14")
+async def test_who_may_not_see_a_topic_of_a_group_is_not_shown_the_group(
+    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+) -> None:
+    coordinator, _ = of_owner
+    for who, code in (("owner", error_code.NONE), ("blind", error_code.TOPIC_AUTHORIZATION_FAILED)):
+        (group,) = await described(real.caller(coordinator, who), GROUP)
+        assert (group.group_id, group.error_code) == (GROUP, code)
+        assert (len(group.members), group.group_epoch > 0) == ((1, True) if not code else (0, False))
+
+
+@pytest.mark.row("RX-07")
+async def test_an_expression_matches_nothing_that_its_member_may_not_see(
+    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+) -> None:
+    coordinator, _ = of_owner
+    blind, seeing = (
+        IncrementalCaller(real.caller(coordinator, who), f"{GROUP}-{who}") for who in ("blind", "owner")
+    )
+    for member in (blind, seeing):
+        assert not (await member.join((), topic_regex=".*", member_secret=b"s" * 16)).error_code
+    async with asyncio.timeout(60):
+        while not seeing.owned:
+            assert not (await seeing.beat(member_secret=b"s" * 16)).error_code
+    for _ in range(3):  # what both match was looked up in order
+        assert not (await blind.beat(member_secret=b"s" * 16)).error_code
+    assert not blind.owned
+    late = IncrementalCaller(real.caller(coordinator, "blind"), seeing.group_id)
+    answer = await late.join((), topic_regex=".*")
+    assert answer.error_code == error_code.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.mark.row("HQ-02")

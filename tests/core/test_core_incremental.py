@@ -427,6 +427,7 @@ def test_all_records_are_critical() -> None:
     assert all(record.critical for _, record in cluster.log if not record.HasField("claim"))
 
 
+@pytest.mark.row("PR-24")
 def test_a_reader_that_does_not_know_a_critical_record_stops() -> None:
     shard = Shard(0, GroupConfig())
     with pytest.raises(UnknownCriticalRecord):
@@ -441,6 +442,8 @@ def test_a_classic_member_is_refused_while_there_are_others() -> None:
     assert not second.beat().error_code
 
 
+@pytest.mark.row("MG-01")
+@pytest.mark.row("MG-02")
 def test_epochs_and_generations_are_one_sequence() -> None:
     cluster, first, second = two()
     second.leave()

@@ -113,6 +113,7 @@ def test_a_result_for_an_expression_that_nobody_has_is_dropped() -> None:
     assert topics(cluster, "a") == {"bills"}
 
 
+@pytest.mark.row("RX-09")
 def test_a_result_that_could_not_be_had_is_asked_for_again() -> None:
     cluster = shard()
     cluster.works = None

@@ -216,6 +216,7 @@ class Coordinator:
                     assignors=SERVER_ASSIGNORS,
                     log_trouble=lambda: log_client.trouble,
                     expressions=Re2Expressions(),
+                    sees=rights.sees,
                 ).room,
                 aside=aside.submit,
                 faults=self._faults,

@@ -58,6 +58,7 @@ class Lab:
     Attributes:
         shares: what the assignor gives to each member; empty: what `uniform` gives.
         asked: what the assignor was asked.
+        hidden: identities, and topics that they may not see.
     """
 
     def __init__(
@@ -69,10 +70,16 @@ class Lab:
         self.cluster = VirtualShard(GroupConfig(**config), records, ALL_FEATURES)
         self.shares: dict[str, Owned] = {}
         self.asked: list[Question] = []
+        self.hidden: set[tuple[str, str]] = set()
         self._incarnations: dict[str, int] = {}
         self._version = 1
         assignors = {"uniform": self._assign, "range": SERVER_ASSIGNORS["range"]}
-        self.cluster.shard.live_in(Room(assignors=assignors, expressions=Re2Expressions()))
+        room = Room(
+            assignors=assignors,
+            expressions=Re2Expressions(),
+            sees=lambda who, topic: (who, topic) not in self.hidden,
+        )
+        self.cluster.shard.live_in(room)
         self.cluster.works = answer_to
         self.tell({"t": 6} if topics is None else topics, ())
         self._seen = len(self.cluster.kinds())

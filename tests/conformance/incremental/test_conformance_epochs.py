@@ -35,6 +35,8 @@ def two(**said: Any) -> Lab:
 
 @pytest.mark.row("GE-02")
 @pytest.mark.row("TA-01")
+@pytest.mark.row("PR-01")
+@pytest.mark.row("PR-02")
 def test_a_member_that_joins_with_topics_raises_it_and_has_the_target_computed() -> None:
     lab = two()
     appends = len(lab.cluster.appends)
@@ -95,6 +97,7 @@ def test_a_member_that_goes_raises_it(how: str) -> None:
 
 
 @pytest.mark.row("GE-12")
+@pytest.mark.row("GS-01")
 def test_the_last_member_leaves_an_empty_group_that_has_nothing_to_assign() -> None:
     lab = Lab()
     lab("a", JOIN)
@@ -169,6 +172,7 @@ def test_topics_are_compared_when_one_of_the_groups_changed_or_a_subscription_di
 
 @pytest.mark.row("GE-21")
 @pytest.mark.row("GE-22")
+@pytest.mark.row("LR-05")
 def test_after_a_load_topics_are_compared_once() -> None:
     lab = two()
     same = lab.reloaded()
@@ -239,6 +243,8 @@ def test_a_target_that_is_not_out_of_date_is_kept() -> None:
 
 @pytest.mark.row("TA-03")
 @pytest.mark.row("TA-04")
+@pytest.mark.row("GS-07")
+@pytest.mark.row("GS-02")
 def test_an_interval_holds_the_next_target_back() -> None:
     lab = Lab(incremental_assignment_interval_ms=5_000)
     assert lab("a", JOIN) == (1, ALL)

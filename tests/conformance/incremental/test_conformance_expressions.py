@@ -3,6 +3,7 @@
 import pytest
 from conformance.incremental.lab import JOIN, LEAVE, NOTHING, Lab, t
 from kit.lives.server_assignors import answer_to
+from muster_core.error_code import TOPIC_AUTHORIZATION_FAILED
 from muster_core.events import Resolve
 
 TOPICS = {"t": 2, "u": 2, "uu": 1}
@@ -20,12 +21,14 @@ def both() -> Lab:
     return lab
 
 
+@pytest.mark.row("RX-01")
 def test_the_whole_name_has_to_match() -> None:
     lab = Lab(TOPICS)
     lab("a", JOIN, regex="u")
     assert lab("a", 1) == (2, {"u": [0, 1]})
 
 
+@pytest.mark.row("RX-02")
 def test_all_expressions_of_a_group_are_looked_up_aside_and_stored_with_one_epoch() -> None:
     lab = Lab(TOPICS)
     lab.cluster.works = None
@@ -43,6 +46,7 @@ def test_all_expressions_of_a_group_are_looked_up_aside_and_stored_with_one_epoc
     assert later.written() == ["expression_resolved", "expression_resolved", "epoch_raised"]
 
 
+@pytest.mark.row("RX-03")
 def test_expressions_are_looked_up_when_one_is_new_or_topics_are_and_not_too_often() -> None:
     lab = both()
     lab("a", lab.member("a").epoch, regex="t", topics=[])
@@ -61,6 +65,7 @@ def test_expressions_are_looked_up_when_one_is_new_or_topics_are_and_not_too_oft
 
 
 @pytest.mark.row("GE-07")
+@pytest.mark.row("RX-04")
 def test_a_join_with_a_new_expression_is_answered_before_that_is_resolved() -> None:
     lab = Lab(TOPICS)
     lab("a", JOIN)
@@ -73,6 +78,7 @@ def test_a_join_with_a_new_expression_is_answered_before_that_is_resolved() -> N
     assert lab("b", 1) == (2, {"u": [0, 1], "uu": [0]})
 
 
+@pytest.mark.row("RX-05")
 def test_what_is_found_for_an_expression_that_nobody_has_any_more_is_dropped() -> None:
     lab = Lab(TOPICS)
     lab.cluster.works = None
@@ -86,6 +92,7 @@ def test_what_is_found_for_an_expression_that_nobody_has_any_more_is_dropped() -
 
 
 @pytest.mark.row("GE-06")
+@pytest.mark.row("RX-06")
 def test_an_expression_that_others_have_counts_at_once() -> None:
     lab = both()
     lab("c", JOIN, regex="u.*")
@@ -94,6 +101,26 @@ def test_an_expression_that_others_have_counts_at_once() -> None:
     assert lab.member("c").target
 
 
+@pytest.mark.row("RX-07")
+def test_topics_that_a_subscriber_may_not_see_are_left_out_for_all() -> None:
+    lab = Lab(TOPICS)
+    lab.hidden = {("blind", "uu")}
+    lab.cluster.identity = "seeing"
+    lab("a", JOIN, topics=["t"])
+    lab("b", JOIN, regex="u.*")
+    assert lab.group.expressions["u.*"] == {"u", "uu"}
+    lab.cluster.identity = "blind"
+    assert lab("c", JOIN, regex="u.*") == TOPIC_AUTHORIZATION_FAILED  # it would be given what it may not see
+    assert "c" not in lab.group.members
+    lab.cluster.advance(10_001)
+    assert lab("c", JOIN, regex="uu?") == (2, NOTHING)
+    assert lab.group.expressions["uu?"] == {"u"}
+    lab("c", lab.member("c").epoch)
+    assert {topic for topic, _ in lab.member("c").target} <= {"u"}
+    assert lab("c", lab.member("c").epoch, regex="u.*") == TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.row("RX-08")
 def test_what_an_expression_matches_is_forgotten_with_its_last_subscriber() -> None:
     lab = both()
     lab("c", JOIN, regex="u.*")

@@ -112,6 +112,8 @@ def test_only_a_join_makes_a_group(epoch: int) -> None:
 
 
 @pytest.mark.row("HQ-17")
+@pytest.mark.row("MG-04")
+@pytest.mark.row("MG-07")
 def test_a_classic_group_is_taken_over_by_a_join_when_it_is_empty() -> None:
     lab = Lab(min_session_timeout_ms=1_000, initial_rebalance_delay_ms=100)
     (classic,) = stable(lab.cluster, "c")
@@ -324,6 +326,7 @@ def test_a_leave_is_answered_with_its_epoch_and_nothing_else(epoch: int) -> None
 
 @pytest.mark.row("HQ-36")
 @pytest.mark.row("MI-03")
+@pytest.mark.row("GS-13")
 def test_nothing_is_answered_or_shown_that_is_not_stored() -> None:
     lab = Lab()
     lab.cluster.auto_ack = False

@@ -364,6 +364,7 @@ def test_a_process_that_has_left_for_a_while_is_fenced_if_it_goes_on() -> None:
 @pytest.mark.row("SX-15")
 @pytest.mark.row("SX-20")
 @pytest.mark.row("TA-10")
+@pytest.mark.row("PR-04")
 def test_the_next_process_of_a_static_member_has_its_share_and_nobody_notices() -> None:
     lab = away()
     before = len(lab.asked)

@@ -50,6 +50,7 @@ def retarget(lab: Lab, **shares: Owned) -> int:
 
 
 @pytest.mark.row("RC-01")
+@pytest.mark.row("PR-07")
 def test_a_member_with_nothing_to_do_is_not_touched() -> None:
     lab = halves()
     assert lab("a", 2) == (2, None)
@@ -58,6 +59,7 @@ def test_a_member_with_nothing_to_do_is_not_touched() -> None:
 
 
 @pytest.mark.row("RC-02")
+@pytest.mark.row("PR-06")
 def test_a_target_that_is_what_it_has_raises_its_epoch_alone() -> None:
     lab = halves()
     assert retarget(lab, a=t(0, 1, 2), b=t(3, 4, 5)) == 3

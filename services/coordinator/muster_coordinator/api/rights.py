@@ -22,6 +22,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 )
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
 )
 from muster_runtime.rpc.access.access import Access
@@ -72,7 +73,7 @@ class Rights:
             ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
             OffsetFetchRequest: self._fetch,
             DescribeGroupsRequest: self._of_several,
-            ConsumerGroupDescribeRequest: self._of_several,
+            ConsumerGroupDescribeRequest: self._describe,
             DeleteGroupsRequest: self._of_several,
         }
         self._of_some_topics: dict[type[Any], Callable[[str, Any, str], Verdict | None]] = {
@@ -161,6 +162,10 @@ class Rights:
         who = current_identity().name
         return lambda name: self._access.sees(who, Kind.TOPIC, topic_of(name))
 
+    def sees(self, who: str, name: str) -> bool:
+        """Whether an identity, by name, may see a topic; nothing is told of it."""
+        return self._access.sees(who, Kind.TOPIC, name)
+
     def is_operator(self, group_id: str) -> bool | None:
         """Whether the caller of now may put members of others out of a group; None: no file says who may."""
         if not self._access.on:
@@ -246,6 +251,28 @@ class Rights:
 
         return Verdict(part, complete)
 
+    def _describe(
+        self, who: str, need: Need, request: ConsumerGroupDescribeRequest, host: str
+    ) -> Verdict | None:
+        """A group is shown to who may see all its topics, as in Kafka (conformance GS-14)."""
+        verdict = self._of_several(who, need, request, host)
+        if verdict is not None and verdict.request is None:
+            return verdict
+
+        def complete(answer: Any) -> Any:
+            whole: Any = answer if verdict is None else verdict.complete(answer)
+            for group in whole.groups:
+                hidden = next((name for name in _topics_of(group) if not self._topic(who, name, host)), None)
+                if hidden is not None:
+                    group_id, shard_epoch = group.group_id, group.shard_epoch
+                    group.Clear()
+                    group.group_id, group.shard_epoch = group_id, shard_epoch
+                    group.error_code = error_code.TOPIC_AUTHORIZATION_FAILED
+                    group.error_message = "no rule allows the caller to describe all topics of this group"
+            return whole
+
+        return Verdict(request if verdict is None else verdict.request, complete)
+
     def _fetch(self, who: str, need: Need, request: OffsetFetchRequest, host: str) -> Verdict | None:
         access = self._access
         groups: list[_FetchedGroup] = []
@@ -328,6 +355,14 @@ def _mix(whole: Any, answered: Any, refused: Sequence[Any], allowed: Sequence[bo
     parts = [next(rest) if may else refused[place] for place, may in enumerate(allowed)]
     del whole[:]
     whole.extend(parts)
+
+
+def _topics_of(group: ConsumerGroupDescribeResponse.Group) -> list[str]:
+    """What its members name, have, are to give back and should have."""
+    names = {name for member in group.members for name in member.topics}
+    for member in group.members:
+        names.update(one.topic for part in (member.assigned, member.revoking, member.target) for one in part)
+    return sorted(names)
 
 
 def _whole(answer: GroupResponse | None) -> GroupResponse:

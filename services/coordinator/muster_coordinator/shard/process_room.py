@@ -45,6 +45,7 @@ class ProcessRoom:
         assignors: Mapping[str, ServerAssignor] = MappingProxyType({}),
         log_trouble: Callable[[], str] = str,
         expressions: Expressions | None = None,
+        sees: Callable[[str, str], bool] = lambda _, __: True,
     ) -> None:
         self._cores = cores
         self._boot_ms = boot_ms
@@ -62,6 +63,7 @@ class ProcessRoom:
             log_trouble,
             AT_ONCE_MAX,
             expressions,
+            sees,
         )
 
     def _groups(self) -> int:

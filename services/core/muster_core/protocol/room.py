@@ -45,6 +45,7 @@ class Room:
             is left to who carries out `Effects.work`.
         expressions: what judges subscriptions by expressions; somebody must carry out `Effects.work` then.
             None: there are none.
+        sees: whether an identity, by name, may see a topic.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -57,6 +58,7 @@ class Room:
     log_trouble: Callable[[], str] = str
     at_once_max: int = sys.maxsize
     expressions: Expressions | None = None
+    sees: Callable[[str, str], bool] = lambda _, __: True
 
 
 ALONE = Room()

@@ -74,6 +74,17 @@ class ExpressionSearch:
         elif used == before:
             search.suspect = False
 
+    def hides(self, group: IncrementalGroup, expression: str, identity: str) -> bool:
+        """Whether an expression matches something that an identity may not see (docs/safety.md, INC-52)."""
+        sees = self._context.room.sees
+        return any(not sees(identity, topic) for topic in group.expressions.get(expression, ()))
+
+    def _seen(self, group: IncrementalGroup, expression: str, topics: frozenset[str]) -> frozenset[str]:
+        """Those that all who subscribe by an expression may see (conformance RX-07)."""
+        sees = self._context.room.sees
+        who = {one.told.identity for one in group.members.values() if one.told.topic_regex == expression}
+        return frozenset(topic for topic in topics if all(sees(identity, topic) for identity in who))
+
     def resolved(self, event: Resolved) -> None:
         """Takes what was found, in line."""
         group = self._context.groups.get(event.group_id)
@@ -93,7 +104,8 @@ class ExpressionSearch:
             return
         decision = Decision(incremental, group.group_id, context.record)
         changed = False
-        for expression, topics in event.topics.items():
+        for expression, found in event.topics.items():
+            topics = self._seen(incremental, expression, found)
             known = incremental.expressions.get(expression)
             if known != topics and incremental.uses(expression):  # who asked may have gone (RX-05)
                 decision.resolve(expression, topics)

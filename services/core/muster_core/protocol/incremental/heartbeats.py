@@ -45,6 +45,7 @@ _NO_GROUP = "there is no incremental group of this name"
 _IS_CLASSIC = "the group is a classic one and has members"
 _UNPROVABLE = "member_secret is empty: nobody joins without one here (MUSTER_GROUP_REQUIRE_MEMBER_SECRETS)"
 _JOINED_SINCE = "the member has joined again, or left for a while, since"
+_HIDDEN = "topic_regex matches a topic that the caller must not see (`muster access check` explains)"
 _TOGETHER = 100
 """Requests that have waited whose steps are one decision."""
 _TOO_LARGE = "what the group would have to store together is more than the log takes at a time"
@@ -222,6 +223,8 @@ class IncrementalHeartbeats:
             raise Refused(error_code.GROUP_ID_NOT_FOUND, _IS_CLASSIC)
         if incremental is None:
             incremental = IncrementalGroup(group.generation)
+        elif self._expressions.hides(incremental, request.topic_regex, call.identity):
+            raise Refused(error_code.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
         around = Surroundings(
             topics_of(context.catalog),
             group.group_id in self._out_of_date,
