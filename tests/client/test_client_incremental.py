@@ -182,6 +182,7 @@ async def test_one_that_hears_nothing_stops_before_another_begins(muster_cluster
         log.check(cluster)
 
 
+@pytest.mark.row("CL-17")
 async def test_a_static_worker_is_away_for_a_while_and_comes_back_to_its_own(
     muster_cluster: LocalCluster,
 ) -> None:
@@ -232,6 +233,8 @@ async def test_who_does_not_give_back_in_time_loses_it_and_is_replaced(muster_cl
                 await cluster.until(lambda: len(b.numbers) == len(member.partitions) == PARTITIONS // 2)
 
 
+@pytest.mark.row("CE-12")
+@pytest.mark.row("CE-16")
 async def test_commits_count_for_the_ownership_that_made_them(muster_cluster: LocalCluster) -> None:
     async with muster_cluster as cluster:
         connection = cluster.connect()

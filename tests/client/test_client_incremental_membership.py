@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kit.lives.incremental_fleet import Fleet
 from muster._incremental.membership import Asked, Membership, Phase, Way
 from muster._incremental.requests import Identity, Place, add_list
-from muster._reactions import Reaction
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._standing import Life
 from muster._values import TopicPartition
 from muster_protos.muster.v1 import common_pb2
@@ -82,6 +82,8 @@ def again(one: Membership, now_ms: int, *answers: ConsumerGroupHeartbeatResponse
     return asked
 
 
+@pytest.mark.row("CL-12")
+@pytest.mark.row("CR-04")
 def test_only_what_changes_is_touched() -> None:
     one = working(A, B)
     again(one, START_MS + 1_000, answer(11, B, C))
@@ -90,6 +92,9 @@ def test_only_what_changes_is_touched() -> None:
 
 
 @pytest.mark.row("TM-19")
+@pytest.mark.row("CL-03")
+@pytest.mark.row("CL-04")
+@pytest.mark.row("CL-05")
 def test_a_join_says_everything_and_what_follows_only_what_changes() -> None:
     life = Life(SESSION_MS)
     life.on_stream = False
@@ -142,6 +147,7 @@ def test_another_token_is_another_ownership() -> None:
     assert carry_out(one, START_MS + 1_000) == [(Way.LOSE, (A, B)), (Way.BEGIN, (A, B))]
 
 
+@pytest.mark.row("CL-13")
 def test_epochs_without_a_list_touch_nothing() -> None:
     one = working(A)
     again(one, START_MS + 1_000, unchanged(10))
@@ -149,6 +155,7 @@ def test_epochs_without_a_list_touch_nothing() -> None:
     assert one.confirmed
 
 
+@pytest.mark.row("CR-08")
 def test_the_list_has_what_still_runs() -> None:
     one = working(A, B)
     again(one, START_MS + 1_000, answer(11, B))
@@ -163,6 +170,7 @@ def test_the_list_has_what_still_runs() -> None:
     assert Place.of(request.version) == Place(1, 11)
 
 
+@pytest.mark.row("CL-08")
 def test_it_is_sent_again_until_it_is_heard() -> None:
     one = working(A, B)
     again(one, START_MS + 1_000, answer(11, B))
@@ -212,6 +220,9 @@ def test_nothing_runs_by_an_answer_that_was_too_long_under_way() -> None:
 @pytest.mark.parametrize(
     "code", [common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH]
 )
+@pytest.mark.row("CR-12")
+@pytest.mark.row("CR-13")
+@pytest.mark.row("CE-04")
 def test_work_that_is_lost_ends_before_a_join(code: common_pb2.ErrorCode.ValueType) -> None:
     one = working(A)
     again(one, START_MS + 100, refusal(code))
@@ -231,6 +242,7 @@ def test_the_coordinator_may_give_less_time() -> None:
     assert one.life.ends_at_ms == START_MS + 1_998
 
 
+@pytest.mark.row("CE-08")
 def test_a_place_of_another_process_is_asked_for_in_its_name_until_the_time_is_over() -> None:
     one = member()
     taken = refusal(common_pb2.ERROR_CODE_UNRELEASED_INSTANCE_ID, holder=7)
@@ -257,6 +269,125 @@ def test_a_leave_names_the_join() -> None:
     assert request is not None
     assert (request.member_epoch, request.member_seq) == (-2, 1)
     assert one.leave(for_a_while=False) is None
+
+
+@pytest.mark.row("CL-07")
+def test_a_list_is_said_again_for_each_version() -> None:
+    one = working(A)
+    again(one, START_MS + 100, unchanged(10))
+    again(one, START_MS + 200, unchanged(10))
+    assert listed(one.ask(START_MS + 300).request) is None
+    again(one, START_MS + 400, answer(11, A))  # given, taken and given again, for all that it knows
+    assert listed(one.ask(START_MS + 500).request) == {A}
+
+
+@pytest.mark.row("CL-09")
+def test_the_interval_is_that_of_the_last_answer() -> None:
+    one = member()
+    assert one.may_ask()
+    for interval_ms in (5_000, 7_000):
+        message = answer(10, A)
+        message.heartbeat_interval_ms = interval_ms
+        again(one, START_MS, message)
+        assert one.beat_within_ms == interval_ms
+
+
+@pytest.mark.row("CL-13")
+def test_the_same_list_again_is_nothing_to_do() -> None:
+    one = working(A, B)
+    again(one, START_MS + 100, answer(12, A, B))
+    assert carry_out(one, START_MS + 100) == []
+    assert set(one.runs) == {A, B}
+
+
+@pytest.mark.row("CL-15")
+@pytest.mark.row("CL-16")
+@pytest.mark.row("CR-14")
+@pytest.mark.parametrize("code", [0, common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH])
+def test_whoever_leaves_hears_nothing_any_more(code: common_pb2.ErrorCode.ValueType) -> None:
+    one = working(A)
+    late = one.ask(START_MS + 100)
+    one.ended((A,))
+    assert one.leave(for_a_while=False) is not None
+    message = refusal(code) if code else answer(20, B)
+    one.hear(late, message, START_MS + 200)
+    one.push(1, message, START_MS + 200)
+    assert carry_out(one, START_MS + 200) == []
+    assert (one.phase, one.may_ask(), one.runs) == (Phase.OVER, False, {})
+
+
+@pytest.mark.row("CL-17")
+@pytest.mark.row("CR-15")
+def test_a_leave_is_for_good_or_for_a_while_and_after_the_work() -> None:
+    for for_a_while, epoch in ((False, -1), (True, -2)):
+        one = working(A)
+        with pytest.raises(AssertionError):
+            one.leave(for_a_while=for_a_while)
+        one.ended((A,))
+        request = one.leave(for_a_while=for_a_while)
+        assert request is not None
+        assert (request.member_epoch, request.member_seq) == (epoch, 1)
+
+
+@pytest.mark.row("CR-01")
+def test_of_what_comes_while_a_list_is_carried_out_the_latest_is_next() -> None:
+    one = working(A, B)
+    again(one, START_MS + 100, answer(11, B))
+    move = one.next_move(START_MS + 100)
+    assert move is not None
+    assert (move.way, move.partitions) == (Way.GIVE_BACK, (A,))
+    again(one, START_MS + 200, answer(12))
+    again(one, START_MS + 300, answer(13, B, C))
+    one.ended(move.partitions)
+    assert carry_out(one, START_MS + 400) == [(Way.BEGIN, (C,))]
+    assert set(one.runs) == {B, C}
+
+
+@pytest.mark.row("CR-11")
+def test_what_ends_after_a_fence_is_acknowledged_to_nobody() -> None:
+    one = working(A, B)
+    again(one, START_MS + 100, answer(11, B))
+    move = one.next_move(START_MS + 100)
+    assert move is not None
+    again(one, START_MS + 200, refusal(common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH))
+    one.ended(move.partitions)
+    assert not one.owes_list()
+    assert carry_out(one, START_MS + 300) == [(Way.LOSE, (B,))]
+    request = one.ask(START_MS + 400).request
+    assert (request.member_epoch, request.member_seq, listed(request)) == (0, 2, set())
+
+
+REACTIONS = [
+    ("CE-01", 15, Reaction.REDISCOVER),
+    ("CE-01", 16, Reaction.REDISCOVER),
+    ("CE-02", 14, Reaction.RETRY),
+    ("CE-03", CONNECTION_LOST, Reaction.REDISCOVER),
+    ("CE-04", 25, Reaction.REJOIN_KEEP_ID),
+    ("CE-04", 110, Reaction.REJOIN_KEEP_ID),
+    ("CE-06", 69, Reaction.REJOIN_KEEP_ID),
+    ("CE-07", 30, Reaction.FATAL),
+    ("CE-07", 42, Reaction.FATAL),
+    ("CE-07", 81, Reaction.FATAL),
+    ("CE-07", 112, Reaction.FATAL),
+    ("CE-08", 82, Reaction.FATAL),
+    ("CE-09", 128, Reaction.FATAL),
+    ("CE-10", 35, Reaction.FATAL),
+    ("CE-11", 9_999, Reaction.FATAL),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "reaction"),
+    [pytest.param(code, what, marks=pytest.mark.row(row), id=str(code)) for row, code, what in REACTIONS],
+)
+def test_reactions_to_a_heartbeat(code: int, reaction: Reaction) -> None:
+    assert reaction_to(Call.CONSUMER_HEARTBEAT, code) is reaction
+
+
+@pytest.mark.row("CE-14")
+def test_reactions_to_a_commit() -> None:
+    codes = {3: Reaction.RETRY, 14: Reaction.RETRY, 15: Reaction.REDISCOVER, 16: Reaction.REDISCOVER}
+    assert {code: reaction_to(Call.COMMIT, code) for code in codes} == codes
 
 
 def test_lists_are_sorted_by_topic_and_number() -> None:
