@@ -290,7 +290,7 @@ class Stopwatch:
             print(
                 f"  {'':32} {share * YARDSTICK_RATE:,.0f} where the bars were set, wanted {bar:,} "
                 f"(the yardstick reads {yardstick:,.0f}/s here); "
-                f"largest Python worker {usage.worker_mb:,.0f} MiB",
+                f"largest Python worker {usage.memory_mb['workers']:,.0f} MiB",
                 flush=True,
             )
         return took, share

@@ -73,7 +73,7 @@ def measure(name: str, cores: int, folder: Path, source: Path, lake: Path) -> fl
     split = ", ".join(f"{who} {seconds:.1f}" for who, seconds in sorted(usage.seconds.items()))
     print(
         f"  {name:10} {cores} cores {entries:11,} entries {rows:11,} rows {took:7.2f} s "
-        f"{entries / took:9,.0f} entries/s; largest worker {usage.worker_mb:,.0f} MiB; "
+        f"{entries / took:9,.0f} entries/s; largest worker {usage.memory_mb['workers']:,.0f} MiB; "
         f"processors, s: {split}",
         flush=True,
     )

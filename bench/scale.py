@@ -4,10 +4,11 @@
 Writes an export of eight logs, without a server: right ones, with hashes, nonces and groups that commit, a
 million entries a day. For each step it audits all of it (`check`), builds a lake of it, looks into the last
 days of that lake (`insights`), and then adds a day and builds and looks again. Says for each the processor
-seconds, for all entries and for each one, and the highest memory of one Python worker. The figure for an
-entry, and the memory, are to stay as they are from step to step; a day more is to cost the day.
+seconds, for all entries and for each one, the wall time, and the highest memory of one process of each kind
+(a Python worker, the JVM, this one). The figure for an entry, and the memory, are to stay as they are from
+step to step; a day more is to cost the day.
 
-    ./x bench scale [--entries 1000000] [--entries 3000000 …] [--cores 2] [--folder FOLDER]
+    ./x bench scale [--entries 1000000] [--entries 3000000 …] [--cores 2] [--no-insights] [--folder FOLDER]
 
 A hundred million entries take about 15 GB of disk.
 """
@@ -15,6 +16,7 @@ A hundred million entries take about 15 GB of disk.
 import argparse
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from hashlib import sha256
@@ -162,13 +164,16 @@ def grow(folder: Path, logs: list[DrawnShard], entries: int) -> None:
 
 def measure(name: str, entries: int, run: Callable[[], object]) -> None:
     """Runs something, and says what it cost."""
+    began = time.perf_counter()
     with Usage() as usage:
         run()
+        took = time.perf_counter() - began
     used = sum(usage.seconds.values())
     split = ", ".join(f"{who} {seconds:.1f}" for who, seconds in sorted(usage.seconds.items()))
+    largest = ", ".join(f"{who} {mib:,.0f}" for who, mib in sorted(usage.memory_mb.items()))
     print(
         f"  {name:22} {entries:12,} entries {used:8.1f} s of processors, {used / entries * 1e6:6.2f} µs each "
-        f"({split}); largest worker {usage.worker_mb:,.0f} MiB",
+        f"({split}); {took:.1f} s of wall time; largest, MiB: {largest}",
         flush=True,
     )
 
@@ -180,16 +185,23 @@ def audit(spark: "SparkSession", source: Path, tables: Path) -> None:
         raise SystemExit(f"the logs are broken: {result.violations[:3]}")
 
 
-def step(spark: "SparkSession", folder: Path, logs: list[DrawnShard], entries: int, written: int) -> int:
+def step(
+    spark: "SparkSession", folder: Path, logs: list[DrawnShard], entries: int, written: int, insights: bool
+) -> int:
     """Measures all with so many entries, and a day more; gives how many there are then."""
     source, lake = folder / "export", folder / "lake"
+
+    def look(of: int) -> None:
+        if insights:
+            measure("insights, 7 days", of, lambda: look_into(spark, lake, DAYS, STALL_MS, lambda _: None))
+
     measure("write the export", entries - written, lambda: grow(source, logs, entries - written))
     measure("check", entries, lambda: audit(spark, source, folder / "tables"))
     measure("build", entries, lambda: build(spark, str(source), lake))
-    measure("insights, 7 days", entries, lambda: look_into(spark, lake, DAYS, STALL_MS, lambda _: None))
+    look(entries)
     grow(source, logs, DAY_ENTRIES)
     measure("build, a day more", DAY_ENTRIES, lambda: build(spark, str(source), lake))
-    measure("insights, 7 days", DAY_ENTRIES, lambda: look_into(spark, lake, DAYS, STALL_MS, lambda _: None))
+    look(DAY_ENTRIES)
     shutil.rmtree(lake)
     return entries + DAY_ENTRIES
 
@@ -198,6 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--entries", type=int, action="append", help="again: another step, a larger one")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--insights", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", type=Path, help="for the export and the lake; absent: a temporary one")
     arguments = parser.parse_args()
     place = nullcontext(arguments.folder) if arguments.folder else tempfile.TemporaryDirectory()
@@ -209,7 +222,7 @@ def main() -> None:
             print(f"{entries:,} entries of {SHARDS} logs, {arguments.cores} cores", flush=True)
             with spark_session("bench", master=master, folder=folder / "spark", log=log) as spark:
                 spark.sparkContext.parallelize(range(8), 8).map(str).collect()  # starts the workers
-                written = step(spark, folder, logs, entries, written)
+                written = step(spark, folder, logs, entries, written, arguments.insights)
 
 
 if __name__ == "__main__":

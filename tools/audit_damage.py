@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Damages real logs at random, one damage at a time, and fails where `muster verify` misses one or crashes.
 
-./x audit-damage [--count 250] [--seed 1]: so many damages of logs of each kind (fresh, whole, trimmed, on
-five nodes).
+./x audit-damage [--count 250] [--seed 1] [--life mixed]: so many damages of logs of each kind (fresh, whole,
+trimmed, on five nodes, with groups of both kinds, and these trimmed), or of the kind that is named.
 
 With `--spark N` one of N damages is also judged by the audit with Spark, which must find the same promises
 broken: all in one session, which takes a second or two for each.
@@ -57,11 +57,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spark", type=int, default=0, metavar="N", help="Spark judges one of N as well")
+    parser.add_argument("--life", type=Life, choices=[*Life], action="append", help="only these logs")
     arguments = parser.parse_args()
     with _with_spark() if arguments.spark else nullcontext() as audit:
         tallies = [
             tally
-            for life in Life
+            for life in arguments.life or Life
             for tally in asyncio.run(
                 _run(life, arguments.seed, arguments.count, audit, max(arguments.spark, 1))
             )

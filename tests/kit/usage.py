@@ -33,12 +33,12 @@ class Usage:
 
     Attributes:
         seconds: of processors, by what used them.
-        worker_mb: the highest memory of one Python worker of Spark, MiB.
+        memory_mb: the highest memory of one process (resident set, MiB), by what it is.
     """
 
     def __enter__(self) -> "Usage":
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.worker_mb = 0.0
+        self.memory_mb: defaultdict[str, float] = defaultdict(float)
         self._before = own_processes()
         self._names: dict[int, str] = {}
         self._done = threading.Event()
@@ -64,9 +64,9 @@ class Usage:
             try:
                 if pid not in self._names:
                     self._names[pid] = _name(pid)
-                if self._names[pid] == "workers":
-                    kib = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
-                    self.worker_mb = max(self.worker_mb, int(kib) / 1024)
+                name = self._names[pid]
+                kib = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
+                self.memory_mb[name] = max(self.memory_mb[name], int(kib) / 1024)
             except (OSError, IndexError):
                 continue
         return {pid: seconds for pid, seconds in found.items() if pid in self._names}

@@ -1,4 +1,4 @@
-"""Random damages of real logs, fresh, whole, trimmed, on five nodes: none is missed, and nothing crashes."""
+"""Random damages of real logs of each `Life`: none is missed, and nothing crashes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import muster
 from kit.clusters.server_cluster import FAST_GROUPS
 from kit.damage.stage import Stage
+from kit.logs.mixed_life import MixedLife
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
 from muster_server.verify.stored_logs import StoredLogs
@@ -32,6 +33,10 @@ class Life(StrEnum):
     """The same, and the logs, that of the catalog too, were trimmed after snapshots."""
     FIVE = "five"
     """As whole, on five nodes."""
+    MIXED = "mixed"
+    """As whole, with incremental groups, topics that were made again and partitions that were removed."""
+    MIXED_TRIMMED = "mixed and trimmed"
+    """The same, trimmed after snapshots that members are in."""
 
 
 @asynccontextmanager
@@ -42,7 +47,7 @@ async def real_logs(folder: Path, life: Life) -> AsyncIterator[Stage]:
         folder: for the cluster.
         life: what they have been through.
     """
-    trimmed = life is Life.TRIMMED
+    trimmed = life in (Life.TRIMMED, Life.MIXED_TRIMMED)
     settings = {
         "MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": _RECORDS if trimmed else "0",
         "MUSTER_SHARD_LOG_RETENTION_MS": "1" if trimmed else "0",
@@ -57,20 +62,26 @@ async def real_logs(folder: Path, life: Life) -> AsyncIterator[Stage]:
     )
     async with cluster:
         assert cluster.nodes is not None
-        async with muster.Cluster(cluster.servers) as client:
+        async with muster.Cluster(cluster.servers) as client, AsyncExitStack() as stack:
+            mixed = None
             if life is not Life.FRESH:
                 await client.create_topic(TOPIC, PARTITIONS)
                 await _work(client)
+            if life in (Life.MIXED, Life.MIXED_TRIMMED):
+                mixed = await stack.enter_async_context(MixedLife.begun(client))
+                await mixed.one_round()
             for number in range(_TOPICS if trimmed else 0):
                 await client.create_topic(f"topic-{number}", 1)
 
             async def enough() -> bool:
-                if life is not Life.FRESH:
+                if mixed is not None:
+                    await mixed.one_round()
+                elif life is not Life.FRESH:
                     await _work(client)
                 return not trimmed or await asyncio.to_thread(_begins_trimmed, cluster.redis_url)
 
             await until(enough, "a log is trimmed")
-        cluster.kill_roles()
+            cluster.kill_roles()  # before members that stay would leave
         yield Stage(cluster.redis_url, [node.port for node in cluster.nodes], folder)
 
 

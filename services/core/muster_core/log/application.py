@@ -328,7 +328,7 @@ class Application:
             offsets.table[partition] = committed
             if committed[3] > offsets.newest_ms:
                 offsets.newest_ms = committed[3]
-            if before is None or before[2] is not committed[2]:
+            if before is None or before[2] != committed[2]:  # its metadata: mostly the same text, read anew
                 offsets.weigh(partition, before, committed)
             member = group.members.get(member_id)
             if member is not None and seq > member.commit_seq:

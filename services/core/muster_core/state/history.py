@@ -79,7 +79,9 @@ class GenerationEntry:
             before: that generation; None: it is not remembered.
         """
         own: Sequence[Participant] = self.members
-        if before is not None:
+        if before is not None and before.members == self.members:
+            self.members, own = before.members, ()
+        elif before is not None:
             known = {one: one for one in before.members}
             self.members = tuple([known.get(one, one) for one in self.members])
             own = [one for one in self.members if one not in known]

@@ -30,21 +30,34 @@ def topics_in(metadata: Iterable[bytes]) -> frozenset[str] | None:
     Nothing is asked for after the first foreign bytes: a member that was replaced may have none at all.
     """
     lists: dict[bytes, common_pb2.Subscription] = {}
+    only: common_pb2.Subscription | None = None  # of members that all said the same, as most do
     read: set[bytes] = set()
     for each in metadata:
         if each in read:
             continue
-        read.add(each)
         subscription = read_subscription(each)
         if subscription is None:
             return None
-        subscription.ClearField("owned_partitions")  # what is each member's own; mostly all want the same
-        subscription.ClearField("rack_id")
-        subscription.ClearField("user_data")
-        lists[subscription.SerializeToString()] = subscription
+        if not read:
+            only = subscription
+        else:
+            if only is not None:
+                lists[_wanted(only)], only = only, None
+            lists[_wanted(subscription)] = subscription
+        read.add(each)
+    if only is not None:
+        return None if len(only.topics) > TOPICS_MAX else frozenset(only.topics)
     if sum(len(subscription.topics) for subscription in lists.values()) > TOPICS_MAX:
         return None
     return frozenset().union(*(subscription.topics for subscription in lists.values()))
+
+
+def _wanted(subscription: common_pb2.Subscription) -> bytes:
+    """A subscription without what is each member's own, as bytes; mostly all members want the same."""
+    subscription.ClearField("owned_partitions")
+    subscription.ClearField("rack_id")
+    subscription.ClearField("user_data")
+    return subscription.SerializeToString()
 
 
 def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:
