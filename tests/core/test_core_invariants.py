@@ -2,7 +2,7 @@
 
 import pytest
 from kit.logs.damaged_logs import DAMAGES, OF_NODES_AND_SNAPSHOTS, OF_THE_CATALOG, Damage
-from kit.logs.incremental_log import with_incremental_group
+from kit.logs.incremental_log import with_converted_group, with_incremental_group
 from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.audit.invariants import INVARIANTS, Findings
 from muster_core.audit.log_checker import LogChecker
@@ -37,10 +37,12 @@ def check_in_pages(built: LogBuilder, size: int) -> Findings:
 
 
 def test_a_healthy_log_breaks_nothing_and_is_really_looked_at() -> None:
-    findings = check(with_incremental_group(healthy()))
+    findings = check(with_converted_group(with_incremental_group(healthy())))
     assert findings.violations == []
     assert set(INVARIANTS) - set(findings.checked) == OF_NODES_AND_SNAPSHOTS | OF_THE_CATALOG | {"L9", "G12"}
-    assert check_in_pages(with_incremental_group(healthy()), 4).checked == findings.checked
+    assert (
+        check_in_pages(with_converted_group(with_incremental_group(healthy())), 4).checked == findings.checked
+    )
 
 
 FOUND_BY_ENTRIES = [damage for damage in DAMAGES if damage.invariant != "G12"]  # the replay finds that one

@@ -16,6 +16,7 @@ OF_ONE_MEMBER = {
     "member_seq",
     "identity",
     "secret_hash",
+    "process_id",
 }
 OF_ANY_SIZE = {"protocols", "client_version"}
 NOT_WRITTEN_YET = {"server_assignor"}

@@ -119,6 +119,7 @@ def _join(request: coordinator_pb2.JoinGroupRequest, report: Report) -> None:
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "disconnect_grace_ms", request.disconnect_grace_ms, 0, DISCONNECT_GRACE_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
+    _process(report, request.process_id)
     if not _count(report, "protocols", request.protocols, 0, PROTOCOLS_MAX):
         return
     names = set()
@@ -290,6 +291,11 @@ def _history(request: coordinator_pb2.GroupHistoryRequest, report: Report) -> No
     _range(report, "limit", request.limit, 0, HISTORY_MAX)
 
 
+def _process(report: Report, process_id: bytes) -> None:
+    if process_id and len(process_id) != PROCESS_ID_BYTES:
+        report("process_id", f"must be {PROCESS_ID_BYTES} bytes long")
+
+
 def _release(request: coordinator_pb2.ReleaseGroupRequest, report: Report) -> None:
     _text(report, "group_id", request.group_id)
 
@@ -301,8 +307,7 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
     _text(report, "topic_regex", request.topic_regex, limit=EXPRESSION_MAX_BYTES)
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
-    if request.process_id and len(request.process_id) != PROCESS_ID_BYTES:
-        report("process_id", f"must be {PROCESS_ID_BYTES} bytes long")
+    _process(report, request.process_id)
     if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):
         _once(report, "topics.names", "", request.topics.names)
         for index, name in enumerate(request.topics.names):

@@ -1,6 +1,7 @@
 """Limits and times of the group protocol, with Kafka's defaults where Kafka has one."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 OFFSET_METADATA_MAX_BYTES = 65_536
 """The most that `GroupConfig.offset_metadata_max_bytes` may be set to: an audit accuses nobody of less."""
@@ -46,6 +47,8 @@ class GroupConfig:
         incremental_assignment_wait_ms: how long a heartbeat waits for an assignment that is computed aside
             before it
             is answered by the target before.
+        convert: when classic groups become incremental while members work: `never`, `auto` or `always`.
+        convert_after_ms: with `auto`, how long after the last join.
         history_length: generations that a group remembers.
         history_moves: moves of partitions that a generation of the history lists.
     """
@@ -77,5 +80,7 @@ class GroupConfig:
     incremental_heartbeat_interval_ms: int = 5_000
     incremental_assignment_interval_ms: int = 0
     incremental_assignment_wait_ms: int = 5_000
+    convert: Literal["never", "auto", "always"] = "never"
+    convert_after_ms: int = 300_000
     history_length: int = 100
     history_moves: int = 1_000

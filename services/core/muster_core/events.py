@@ -318,6 +318,7 @@ class Push:
         | session_pb2.Fenced
         | session_pb2.CoordinatorMoved
         | session_pb2.MemberNews
+        | session_pb2.GroupChanged
     )
 
 

@@ -42,6 +42,7 @@ from muster_core.position import Position
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import NOT_YOURS, fault_of_identity
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.conversions import Conversions
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
@@ -98,6 +99,7 @@ class Shard:
         self._leaves = Leaves(self._context, self._rebalancer, Removals(self._context, self._deadlines))
         self._stream_members = StreamMembers(self._context, self._deadlines)
         self._targets = Targets(self._context)
+        self._conversions = Conversions(self._context, self._rebalancer, self._deadlines)
         self._incremental = IncrementalHeartbeats(
             self._context, self._deletions, self._deadlines, self._stream_members, self._targets
         )
@@ -298,6 +300,7 @@ class Shard:
                 member.confirmed = False
                 member.may_extend(now.boot_ms)
             self._finish_what_was_begun(group)
+            self._conversions.follow(group)
         return self._end()
 
     def _finish_what_was_begun(self, group: Group) -> None:
@@ -477,6 +480,8 @@ class Shard:
 
     def _features_enabled(self, event: FeaturesEnabled) -> None:
         self._context.features |= event.features
+        for group in self._context.groups.values():
+            self._conversions.follow(group)
 
     def _topics_changed(self, event: TopicsChanged) -> None:
         for group in tuple(self._context.groups.values()):

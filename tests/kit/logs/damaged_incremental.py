@@ -2,7 +2,13 @@
 
 from collections.abc import Callable
 
-from kit.logs.incremental_log import IncrementalLog, with_incremental_group
+from kit.logs.incremental_log import (
+    IncrementalLog,
+    begin_converted_group,
+    convert,
+    with_converted_group,
+    with_incremental_group,
+)
 from kit.logs.log_builder import LogBuilder
 from muster_core.incremental import causes
 from muster_protos.muster.log.v1 import records_pb2
@@ -312,8 +318,69 @@ def _offsets_that_expire_under_an_incremental_member(built: LogBuilder) -> None:
     built.expire("t")
 
 
+# --- conversions
+
+
+def _a_conversion_that_forgets_a_member(built: LogBuilder) -> None:
+    convert(begin_converted_group(built), members=["a"])
+
+
+def _a_conversion_that_takes_a_stranger_in(built: LogBuilder) -> None:
+    convert(begin_converted_group(built), members=["a", "b=s", "c"])
+
+
+def _a_conversion_of_another_generation(built: LogBuilder) -> None:
+    convert(begin_converted_group(built), 2)
+
+
+def _a_conversion_of_who_can_only_be_classic(built: LogBuilder) -> None:
+    convert(begin_converted_group(built))
+    _last(built, lambda record: setattr(record.group_converted.members[0], "process_id", b"another process."))
+
+
+def _a_conversion_under_an_earlier_join(built: LogBuilder) -> None:
+    convert(begin_converted_group(built))
+    _last(built, lambda record: setattr(record.group_converted.members[0], "member_seq", 0))
+
+
+def _a_conversion_that_gives_a_static_id_away(built: LogBuilder) -> None:
+    convert(begin_converted_group(built), members=["a=s", "b"])
+
+
+def _a_conversion_for_no_cause(built: LogBuilder) -> None:
+    convert(begin_converted_group(built))
+    _last(built, lambda record: record.group_converted.ClearField("cause"))
+
+
+def _a_partition_given_to_a_second_owner_after_a_conversion(built: LogBuilder) -> None:
+    log = begin_converted_group(built)
+    convert(log)
+    log.raised(2)
+    log.target(2, ("a", (), (1,)), ("b", (1,), ()))
+    log.step("b", 2, given=(1,))
+
+
+def _a_classic_commit_of_what_came_after_the_conversion(built: LogBuilder) -> None:
+    log = IncrementalLog(with_converted_group(built))
+    log.group = built.named("k")
+    log.commit(1, "b", 2)
+    _last(built, lambda record: setattr(record.offset_committed.offsets[0], "partition", 1))
+
+
 INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
-    "I1": (_a_partition_given_to_a_second_owner, _a_partition_given_that_was_not_given_back),
+    "I1": (
+        _a_partition_given_to_a_second_owner,
+        _a_partition_given_that_was_not_given_back,
+        _a_partition_given_to_a_second_owner_after_a_conversion,
+    ),
+    "I9": (
+        _a_conversion_that_forgets_a_member,
+        _a_conversion_that_takes_a_stranger_in,
+        _a_conversion_of_another_generation,
+        _a_conversion_of_who_can_only_be_classic,
+        _a_conversion_under_an_earlier_join,
+        _a_conversion_that_gives_a_static_id_away,
+    ),
     "I2": (
         _a_release_of_what_was_not_taken,
         _a_release_of_what_another_has,
@@ -345,6 +412,7 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
     ),
     "G10": (_a_static_id_for_two_incremental_members, _a_place_taken_that_another_had),
     "G16": (
+        _a_conversion_for_no_cause,
         _an_incremental_record_that_may_be_skipped,
         _a_join_without_its_process,
         _an_incremental_member_without_a_time_out,
@@ -360,6 +428,7 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
     "M3": (_an_incremental_member_removed_without_silence,),
     "M5": (_an_incremental_member_without_an_id,),
     "O3": (
+        _a_classic_commit_of_what_came_after_the_conversion,
         _a_commit_of_an_earlier_epoch,
         _a_commit_of_a_removed_member,
         _a_commit_from_outside_an_incremental_group,

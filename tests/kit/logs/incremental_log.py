@@ -150,3 +150,48 @@ def with_incremental_group(built: LogBuilder) -> LogBuilder:
     log.removed("e", causes.SESSION_EXPIRED, 45_000)
     log.raised(5, causes.SESSION_EXPIRED)
     return built
+
+
+def begin_converted_group(built: LogBuilder) -> IncrementalLog:
+    """Adds a classic group in generation 1 whose members can be incremental: `a` has 0 and 1, `b=s` has 2."""
+    log, before = IncrementalLog(built), built.group
+    log.group = built.group = built.named("k")
+    built.generation(1, "a", "b=s")
+    record = records_pb2.Record.FromString(built.entries.pop().record)
+    for member in record.generation_started.members:
+        member.member_seq, member.process_id = 1, member.member_id.encode().ljust(16, b".")
+    built.add(record)
+    built.assignment(1, a=[0, 1], b=[2])
+    built.commit(1, "a", 1)
+    built.group = before
+    return log
+
+
+def convert(log: IncrementalLog, generation: int = 1, members: Iterable[str] = ("a", "b=s")) -> None:
+    """Writes a conversion."""
+    message = incremental_pb2.GroupConverted(
+        group_id=log.group,
+        generation=generation,
+        server_assignor="range",
+        cause=common_pb2.RebalanceCause(kind=causes.CONVERTED),
+    )
+    for member in members:
+        told = log.told(member, 2)
+        told.classic_session_ms, told.can_be_classic = 6_000, True
+        message.members.append(told)
+    log.add(group_converted=message)
+
+
+def with_converted_group(built: LogBuilder) -> LogBuilder:
+    """Adds a classic group that becomes incremental: in epoch 2 `a` has 0, and `b=s` has 1 and 2."""
+    log = begin_converted_group(built)
+    convert(log)
+    log.subscribe("a", 2, joined=False)
+    log.raised(2, causes.CONVERTED)
+    log.target(2, ("a", (), (1,)), ("b", (1,), ()))
+    log.step("a", 1, taken=(1,))
+    log.step("a", 2, released=(1,))
+    log.step("b", 2, given=(1,))
+    log.commit(1, "a", 2)
+    log.commit(2, "b", 1)
+    return built

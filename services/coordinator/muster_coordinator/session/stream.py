@@ -44,6 +44,7 @@ _NEWS = {
     session_pb2.AttachResult: "attach_result",
     session_pb2.RebalanceStarted: "rebalance_started",
     session_pb2.Fenced: "fenced",
+    session_pb2.GroupChanged: "group_changed",
     session_pb2.CoordinatorMoved: "coordinator_moved",
 }
 _ATTACHED = (error_code.NONE, error_code.REBALANCE_IN_PROGRESS)

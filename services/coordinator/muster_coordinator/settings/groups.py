@@ -1,5 +1,7 @@
 """Settings of the group protocol."""
 
+from typing import Literal
+
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
 from muster_runtime import memory
 from muster_runtime.settings import Settings
@@ -176,6 +178,20 @@ class GroupSettings(Settings):
         ge=100,
         le=600_000,
         description=("How long a call waits for its records to be stored before it is told to retry."),
+    )
+    convert: Literal["never", "auto", "always"] = Field(
+        default=_DEFAULTS.convert,
+        description=(
+            "When classic groups become incremental while their members work: `never`; `auto`: when all "
+            "members can be incremental, are on session streams, and none joined for `convert_after_ms`; "
+            "`always`: without that wait. There is no way back for a group with members yet."
+        ),
+    )
+    convert_after_ms: int = Field(
+        default=_DEFAULTS.convert_after_ms,
+        ge=1_000,
+        le=_DAY_MS,
+        description="How long after the last join a classic group is converted, where `convert` is `auto`.",
     )
     history_length: int = Field(
         default=_DEFAULTS.history_length,

@@ -10,6 +10,7 @@ from muster_core.audit.commit_metadata import check_metadata
 from muster_core.audit.followed import FollowedGroup, FollowedMember
 from muster_core.audit.incremental.checker import IncrementalChecker
 from muster_core.audit.incremental.commits import check_commit
+from muster_core.audit.incremental.conversion import converted
 from muster_core.audit.incremental.state import GroupState
 from muster_core.audit.invariants import Findings
 from muster_core.audit.kept_tokens import check_keepers, check_partitions
@@ -65,6 +66,7 @@ class GroupChecker:
             "assignment_committed": self._assignment_committed,
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
+            "group_converted": self._group_converted,
             "group_tombstone": self._group_tombstone,
             "offset_tombstone": self._offset_tombstone,
             "topics_seen": self._topics_seen,
@@ -155,6 +157,22 @@ class GroupChecker:
             group.incremental, group.members = GroupState(group.generation), {}
         self._incremental.take(kind, position, group.incremental, message, self._now_ms)
         group.generation = group.incremental.epoch
+
+    def _group_converted(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.group_converted
+        group = self._group(message.group_id, position)
+        if (
+            group.given is None
+        ):  # met in the middle, so nobody knows who has what: it is not followed any more
+            group.generation, group.members = 0, {}
+            return
+        known = {name: (one.record, one.commit_seq) for name, one in group.members.items()}
+        now_ms, findings = self._now_ms, self._findings
+        group.incremental = converted(
+            position, message, group.generation, known, group.given, now_ms, findings
+        )
+        group.members, group.assignment, group.given, group.removal = {}, None, {}, None
+        group.leader = group.protocol_name = ""
 
     def _is_classic(self, position: Position, group_id: str, group: FollowedGroup) -> None:
         """The group is a classic one from here on."""

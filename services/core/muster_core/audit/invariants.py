@@ -350,6 +350,14 @@ INVARIANTS: dict[str, Invariant] = {
             "within one owner whose clock did not move; 100 ms are allowed for.",
         ),
         Invariant(
+            "I9",
+            "A group changes its kind with all its members, which can be of the other; nobody gets or loses.",
+            "conversions",
+            Severity.CRITICAL,
+            "The members and the generation of each conversion against those of the classic group; owners "
+            "and tokens are followed across it.",
+        ),
+        Invariant(
             "C1",
             "A topic's partitions only grow, and only a topic that is there is removed.",
             "changes of topics",

@@ -17,6 +17,7 @@ REBALANCE_TIMEOUT = common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
 METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
 ADMIN = common_pb2.REBALANCE_CAUSE_KIND_ADMIN
 TOPIC_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_TOPIC_CHANGED
+CONVERTED = common_pb2.REBALANCE_CAUSE_KIND_CONVERTED
 
 _SENTENCES: dict[Kind, str] = {
     JOINED: "{who} joined the group.",
@@ -64,6 +65,15 @@ def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0, reaso
 def topics_changed(at_ms: int) -> Cause:
     """The cause "a subscribed topic was created, deleted or resized"."""
     return Cause(kind=TOPIC_CHANGED, sentence="The partitions of a subscribed topic changed.", at_ms=at_ms)
+
+
+def converted(at_ms: int) -> Cause:
+    """The cause "the group became an incremental one while its members worked"."""
+    return Cause(
+        kind=CONVERTED,
+        sentence="The group became an incremental one; its members keep what they have.",
+        at_ms=at_ms,
+    )
 
 
 def expressions_resolved(at_ms: int) -> Cause:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -48,6 +50,8 @@ class IncrementalGroup:
             missing
             is not resolved yet and matches nothing.
         held_bytes: about what its members hold in memory.
+        converted: the record by which it became incremental with members; nowhere: it had none.
+        converted_generation: its generation by then.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -61,6 +65,8 @@ class IncrementalGroup:
         self.renewed: Mapping[str, Position] = {}
         self.expressions: MutableMapping[str, frozenset[str]] = {}
         self.held_bytes = 0
+        self.converted = NOWHERE
+        self.converted_generation = 0
 
     def draft(self) -> "IncrementalGroup":
         """A copy that shares all that is not changed in it."""
@@ -71,6 +77,7 @@ class IncrementalGroup:
         copy.owners = _Overlay(self.owners)
         copy.statics = _Overlay(self.statics)
         copy.renewed = self.renewed
+        copy.converted, copy.converted_generation = self.converted, self.converted_generation
         copy.expressions = _Overlay(self.expressions)
         return copy
 
@@ -200,6 +207,13 @@ class IncrementalGroup:
         """Who has a static id."""
         member_id = self.statics.get(instance_id)
         return None if member_id is None else self.members[member_id]
+
+
+def code_of_absent(group: IncrementalGroup | None, member_id: str) -> ErrorCode:
+    """The answer to a classic call of who is no classic member (docs/safety.md, INC-73)."""
+    if group is not None and group.converted != NOWHERE and member_id in group.members:
+        return error_code.GROUP_CONVERTED
+    return error_code.UNKNOWN_MEMBER_ID
 
 
 def _bytes_of(member: Member) -> int:

@@ -238,7 +238,7 @@ def _check_join(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
     Raises:
         Refused: it belongs to another one.
     """
-    if (request.member_seq, request.process_id) != (member.told.member_seq, member.told.process_id):
+    if not member.told.is_join(request.member_seq, request.process_id):
         raise Refused(error_code.FENCED_MEMBER_EPOCH, "the request is of another join of the member")
 
 
@@ -338,6 +338,8 @@ class _Turn:
             secret_hash=self._around.secret_hash,
             identity=holder.told.identity or self._around.identity,
             on_session=self._around.on_session,
+            classic_session_ms=0,
+            can_be_classic=request.can_be_classic,
         )
         self._decision.replace(holder.member_id, told)
 
@@ -369,7 +371,8 @@ class _Turn:
         """What the member says now; what is absent is as before (conformance HQ-32)."""
         request, around = self._request, self._around
         joins = request.member_epoch == JOIN
-        is_same_join = (before.member_seq, before.process_id) == (request.member_seq, request.process_id)
+        is_same_join = before.is_join(request.member_seq, request.process_id)
+        is_same_join = is_same_join and (not joins or request.member_seq == before.member_seq)
         return replace(
             before,
             group_instance_id=request.group_instance_id or before.group_instance_id,
@@ -385,6 +388,8 @@ class _Turn:
             secret_hash=before.secret_hash or (around.secret_hash if joins else b""),
             identity=before.identity or (around.identity if joins else ""),
             on_session=self._around.on_session or (is_same_join and before.on_session),
+            classic_session_ms=0,
+            can_be_classic=request.can_be_classic if joins else before.can_be_classic,
         )
 
     def renew(self) -> None:

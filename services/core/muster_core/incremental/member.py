@@ -36,6 +36,9 @@ class Told:
         secret_hash: of its secret; empty: it has none, or secrets do not count.
         identity: whom it belongs to; empty: nobody.
         on_session: it came by a session stream under this join, and is a stream member since, on one or not.
+        classic_session_ms: session of its join of the classic group, while it was not heard of as a member of
+            the incremental one; 0: it was, or it joined that.
+        can_be_classic: whether it said so.
     """
 
     member_id: str
@@ -52,6 +55,8 @@ class Told:
     secret_hash: bytes = b""
     identity: str = ""
     on_session: bool = False
+    classic_session_ms: int = 0
+    can_be_classic: bool = False
 
     @property
     def is_numbered(self) -> bool:
@@ -61,6 +66,15 @@ class Told:
     def is_same_join(self, other: "Told") -> bool:
         """Whether both are of one join of one process."""
         return (self.member_seq, self.process_id) == (other.member_seq, other.process_id)
+
+    def is_join(self, member_seq: int, process_id: bytes) -> bool:
+        """Whether a request of this process and number belongs to this join.
+
+        The log may not know the last number of one that was converted: until it is heard of, a higher one is
+        that of a classic join which was not stored any more (docs/safety.md, INC-74).
+        """
+        follows = self.classic_session_ms > 0 and member_seq > self.member_seq
+        return process_id == self.process_id and (member_seq == self.member_seq or follows)
 
     def to_record(self) -> incremental_pb2.IncrementalMember:
         """This as a part of a record."""
@@ -79,6 +93,8 @@ class Told:
             secret_hash=self.secret_hash,
             identity=self.identity,
             on_session=self.on_session,
+            classic_session_ms=self.classic_session_ms,
+            can_be_classic=self.can_be_classic,
         )
 
     @classmethod
@@ -99,6 +115,8 @@ class Told:
             record.secret_hash,
             record.identity,
             record.on_session,
+            record.classic_session_ms,
+            record.can_be_classic,
         )
 
 

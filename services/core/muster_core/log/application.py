@@ -11,6 +11,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.config import GroupConfig
 from muster_core.incremental import application as incremental
+from muster_core.incremental.conversion import converted
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import named_in
 from muster_core.log.commits import CommittedRow
@@ -51,6 +52,8 @@ class Application:
         incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
         on_incremental: called with each record of an incremental group after it was carried out, as kind and
             part; None: nobody follows, in a replay.
+        on_converted: called with a classic group just before a record makes it incremental, so that what its
+            members wait for ends; None: nobody follows, in a replay.
         counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
     """
@@ -62,6 +65,7 @@ class Application:
         self._config = config
         self.counts_in: Holdings | None = None
         self.on_incremental: Callable[[Group, str, Any], None] | None = None
+        self.on_converted: Callable[[Group], None] | None = None
         self._on_gone = on_gone
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
@@ -75,6 +79,7 @@ class Application:
             "assignment_committed": self._assignment_committed,
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
+            "group_converted": self._group_converted,
             "group_tombstone": self._group_tombstone,
             "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
@@ -290,6 +295,42 @@ class Application:
             for is_lost in (True, False)
         )
         self._note_moves(entry, wall_ms, before, after)
+
+    def _group_converted(
+        self, position: Position, wall_ms: int, record: incremental_pb2.GroupConverted
+    ) -> None:
+        """Nobody gets or loses anything: the group is of the other kind (docs/safety.md, INC-70)."""
+        group = self._groups[record.group_id]
+        if group.incremental is not None and group.incremental.members:
+            raise ValueError(f"group {record.group_id!r} is converted and is incremental")
+        if record.generation != group.generation:
+            raise ValueError(f"group {record.group_id!r} is in generation {group.generation}")
+        members = {one.member_id: one for one in group.members.values() if one.recorded}
+        made = converted(
+            record,
+            position,
+            group.owners,
+            {member_id: member.token for member_id, member in members.items()},
+            {member_id: member.commit_seq for member_id, member in members.items()},
+        )
+        if self.on_converted is not None:
+            self.on_converted(group)
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # as for a generation without members
+        for member_id in tuple(group.members):
+            group.remove(member_id)
+        group.become(GroupState.EMPTY, wall_ms)
+        group.incremental, group.owners, group.unfinished = made, {}, None
+        group.renewed_topics, group.subscribed_topics = frozenset(), frozenset()
+        group.protocol_name, group.leader, group.new_member_added = "", "", False
+        cause = group.cause = common_pb2.RebalanceCause()
+        cause.CopyFrom(record.cause)
+        present = tuple([Participant.of(member.told) for _, member in sorted(made.members.items())])
+        name = record.server_assignor
+        group.history.remember(
+            GenerationEntry(record.generation, cause, wall_ms, "", name, present, position, wall_ms)
+        )
+        group.weigh()
 
     def _member_left(self, _: Position, __: int, record: records_pb2.MemberLeft) -> None:
         group = self._groups[record.group_id]

@@ -8,7 +8,7 @@ from muster_protos.muster.log.v1 import incremental_pb2, snapshot_pb2
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import TopicPartition, by_topic, named_in
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 
 
 def items_of(group: IncrementalGroup) -> Iterator[snapshot_pb2.SnapshotItem]:
@@ -23,6 +23,8 @@ def items_of(group: IncrementalGroup) -> Iterator[snapshot_pb2.SnapshotItem]:
                 incremental_pb2.IncrementalState.Renewed(topic=topic, deleted=deleted.to_proto())
                 for topic, deleted in sorted(group.renewed.items())
             ],
+            converted=group.converted.to_proto() if group.converted != NOWHERE else None,
+            converted_generation=group.converted_generation,
         )
     )
     for member_id in sorted(group.members):
@@ -58,6 +60,8 @@ def state_of(state: incremental_pb2.IncrementalState) -> IncrementalGroup:
     group.target_epoch, group.server_assignor = state.target_epoch, state.server_assignor
     group.topics_hash = state.topics_hash
     group.renewed = {one.topic: Position.from_proto(one.deleted) for one in state.renewed}
+    group.converted = Position.from_proto(state.converted)
+    group.converted_generation = state.converted_generation
     return group
 
 

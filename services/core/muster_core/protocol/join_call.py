@@ -31,6 +31,7 @@ class JoinCall:
         group_instance_id: static id; empty: a dynamic member.
         protocol_type: see the request.
         terms: what it says of the member.
+        process_id: which process says that the member can be in an incremental group; empty: none does.
         secret_hash: of the secret that it brings; empty: it brings none.
         size_bytes: about what it makes a member take in a record.
     """
@@ -39,6 +40,7 @@ class JoinCall:
         "call",
         "group_instance_id",
         "member_id",
+        "process_id",
         "protocol_type",
         "request",
         "secret_hash",
@@ -53,10 +55,17 @@ class JoinCall:
         self.group_instance_id: str = request.group_instance_id
         self.protocol_type: str = request.protocol_type
         self.terms: Terms = terms_of_join(request)
+        self.process_id = request.process_id if request.member_seq else b""
         self.secret_hash = hash_of(request.member_secret)
         ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id + request.client_version)
         ids_bytes += utf8_bytes(call.identity)
-        self.size_bytes = _ID_BYTES + ids_bytes + len(self.secret_hash) + self.terms.protocols.size_bytes
+        self.size_bytes = (
+            _ID_BYTES
+            + ids_bytes
+            + len(self.secret_hash)
+            + len(self.process_id)
+            + self.terms.protocols.size_bytes
+        )
 
     def is_retry(self, member: Member) -> bool:
         """Whether the log already has the outcome of this very join of a member."""

@@ -10,6 +10,7 @@ from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupR
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
+from muster_core.features import Feature
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import identity_of_join
 from muster_core.protocol.context import ShardContext
@@ -102,6 +103,8 @@ class Joins:
     def _join(self, group: Group, join: JoinCall) -> None:
         join.member_id = self._context.proven_id(group, join.request, join.call.host)
         call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
+        if Feature.INCREMENTAL_GROUPS not in self._context.features:
+            join.process_id = b""
         if not member_id and instance_id:
             present = group.static_members.get(instance_id, "")
             same = join_of(present) == join_of(join.made_id(instance_id, group))
@@ -110,6 +113,8 @@ class Joins:
         known = group.member_of(member_id, instance_id)
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
+        elif join.process_id and group.incremental is not None and group.incremental.members:
+            self._context.refuse(call.call_id, error_code.GROUP_CONVERTED)
         elif not group.accepts_protocols(join.protocol_type, join.terms.protocols):
             self._refuse_protocols(call, group)
         elif (excess := self._excess(group, known, join)) is not None:
@@ -241,7 +246,8 @@ class Joins:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, join.group_instance_id)
         identity = identity_of_join(call, self._context.features, None)
-        member.update_from(request, join.terms, call.host, identity, self._secret_hash(join))
+        secret_hash = self._secret_hash(join)
+        member.update_from(request, join.terms, call.host, identity, secret_hash, join.process_id)
         member.is_new = True
         if not group.members:
             group.protocol_type = join.protocol_type
@@ -300,7 +306,10 @@ class Joins:
         identity = identity_of_join(call, self._context.features, member)
         secret_hash = self._secret_hash(join, member)
         group.set_protocols(
-            member, lambda: member.update_from(request, join.terms, call.host, identity, secret_hash)
+            member,
+            lambda: member.update_from(
+                request, join.terms, call.host, identity, secret_hash, join.process_id
+            ),
         )
         group.park_join(member, call.call_id)
         if member.is_new and not was_parked:  # its session ran since the call that was parked was cancelled
@@ -320,7 +329,8 @@ class Joins:
         call, request = join.call, join.request
         new = Member(new_id, join.group_instance_id)
         identity = identity_of_join(call, self._context.features, old)
-        new.update_from(request, join.terms, call.host, identity, self._secret_hash(join, old))
+        secret_hash = self._secret_hash(join, old)
+        new.update_from(request, join.terms, call.host, identity, secret_hash, join.process_id)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = (
             group.state is GroupState.STABLE

@@ -12,7 +12,7 @@ from muster_core.events import Request
 from muster_core.features import Feature
 from muster_core.protocol.commit_bounds import CommitBounds
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.incremental.commits import fault_of_commit, judge_of, names_tokens
+from muster_core.protocol.incremental.commits import fault_of_commit, is_classic, judge_of, names_tokens
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import (
@@ -106,7 +106,8 @@ class OffsetCommits:
         """A commit in an incremental group; it prolongs no session (conformance TM-03)."""
         epoch = request.member_epoch if request.HasField("member_epoch") else request.generation
         member_id = self._context.proven_id(group, request, call.host)
-        fault = fault_of_commit(group, member_id, epoch, by_token=names_tokens(request))
+        classic = is_classic(group.incremental, request)
+        fault = fault_of_commit(group, member_id, epoch, by_token=names_tokens(request), classic=classic)
         if fault is not None:
             self._refuse_known(call, request, fault)
             return
@@ -264,7 +265,10 @@ class OffsetCommits:
         if group is not None and group.incremental is not None:
             by_token = names_tokens(request)
             deleted = frozenset[str]().union(*self._context.deletions)
-            judge = judge_of(group.incremental, request.member_id, deleted, by_token=by_token)
+            classic = is_classic(group.incremental, request)
+            judge = judge_of(
+                group.incremental, request.member_id, deleted, by_token=by_token, classic=classic
+            )
         knows_all = request.HasField("member_epoch") or judge is not None
         removed = self._context.catalog.removed_places
         limit_bytes = self._context.config.offset_metadata_max_bytes

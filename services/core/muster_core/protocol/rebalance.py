@@ -31,10 +31,14 @@ class Rebalancer:
 
     Args:
         context: the shard.
+
+    Attributes:
+        on_generation: called with a group when a generation of it is stored.
     """
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
+        self.on_generation: Callable[[Group], None] = _nobody_follows
 
     @property
     def initial_delay_ms(self) -> int:
@@ -197,6 +201,7 @@ class Rebalancer:
             self.touch(group, member)
         group.pending_sync = set(group.members)
         self.wait_for_syncs(group)
+        self.on_generation(group)
 
     def _refuse_joins(self, group: Group) -> None:
         text = self._context.log_slow
@@ -239,6 +244,11 @@ class Rebalancer:
                     metadata=one.metadata_for(group.protocol_name),
                 )
         return answer
+
+    def end_waits(self, group: Group) -> None:
+        """The group has no join phase any more, and nobody is to sync."""
+        self._context.purgatory.cancel_for_key(_join_key(group))
+        self._stop_waiting_for_syncs(group)
 
     # --- the wait for syncs (KAFKA-12890)
 
@@ -341,6 +351,10 @@ class Rebalancer:
             self._context.append(records, gone, holds=group, calls=calls)
         else:
             gone()
+
+
+def _nobody_follows(_: Group) -> None:
+    """What follows a generation where nobody says."""
 
 
 def _join_key(group: Group) -> tuple[str, str]:

@@ -21,6 +21,7 @@ _TEXTS: dict[ErrorCode, str] = {
     error_code.COORDINATOR_NOT_AVAILABLE: "what becomes of the member is on its way to the log; try again",
     error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
     error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
+    error_code.GROUP_CONVERTED: "the group is incremental now; go on with ConsumerGroupHeartbeat",
 }
 """Messages for people, of refusals without one of their own."""
 

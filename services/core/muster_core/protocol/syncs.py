@@ -15,6 +15,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 
 from muster_core import error_code
 from muster_core.events import Request
+from muster_core.features import Feature
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.rebalance import Rebalancer
@@ -189,6 +190,7 @@ class Syncs:
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
             token=token.token,
+            version=token.to_proto() if Feature.INCREMENTAL_GROUPS in self._context.features else None,
             shard_epoch=self._context.epoch,
         )
 

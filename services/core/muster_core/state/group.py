@@ -9,7 +9,7 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
-from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.group import IncrementalGroup, code_of_absent
 from muster_core.incremental.target import subscribed_topics
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
@@ -438,11 +438,12 @@ class Group:
 
         Who is about to go is told to try again: a Heartbeat or an Attach does not wait until that is known.
         """
-        if group_instance_id and (fault := self.identity_fault(member_id, group_instance_id)) is not None:
+        fault = self.identity_fault(member_id, group_instance_id) if group_instance_id else None
+        if fault is not None and self.members:
             return fault
         member = self.members.get(member_id)
         if member is None:
-            return error_code.UNKNOWN_MEMBER_ID
+            return code_of_absent(self.incremental, member_id)
         if member.going:
             return error_code.COORDINATOR_NOT_AVAILABLE
         if generation != self.generation:

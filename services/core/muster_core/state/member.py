@@ -28,6 +28,8 @@ class Member:
         terms: what it asked for with its last join.
         lock: what its secret is compared with.
         session_timeout_ms: how long it may be silent, by its terms; each beat of each member reads it.
+        process_id: of its last join; empty: it cannot be in an incremental group.
+        recorded_process_id: of the join that the log knows.
         join_seq: `member_seq` of its last join.
         recorded_join_seq: number of the join that the log knows.
         commit_seq: `member_seq` of its last acknowledged commit.
@@ -70,9 +72,11 @@ class Member:
         "kept_tokens",
         "lock",
         "member_id",
+        "process_id",
         "promised_until_ms",
         "recorded",
         "recorded_join_seq",
+        "recorded_process_id",
         "session_timeout_ms",
         "stream_id",
         "sure_beat",
@@ -92,6 +96,8 @@ class Member:
         self.lock = OPEN
         self.session_timeout_ms = 0
         self._record: records_pb2.Member | None = None
+        self.process_id = b""
+        self.recorded_process_id = b""
         self.join_seq = 0
         self.recorded_join_seq = 0
         self.commit_seq = 0
@@ -129,6 +135,7 @@ class Member:
             f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}{self.terms.client_version}"
         )
         own_bytes = _RECORD_OVERHEAD_BYTES + utf8_bytes(self.identity) + len(self.lock.secret_hash)
+        own_bytes += len(self.process_id)
         return own_bytes + utf8_bytes(ids) + self.terms.protocols.size_bytes
 
     def may_extend(self, now_ms: int) -> None:
@@ -177,6 +184,7 @@ class Member:
         host: str,
         identity: str = "",
         secret_hash: bytes = b"",
+        process_id: bytes = b"",
     ) -> None:
         """Takes over what a join says.
 
@@ -186,6 +194,7 @@ class Member:
             host: where it came from.
             identity: whom the member belongs to from now on; empty: nobody.
             secret_hash: what is to be kept of its secret; empty: nothing.
+            process_id: which process says that it can be in an incremental group; empty: none does.
         """
         self._record = None
         self.identity = identity
@@ -193,6 +202,7 @@ class Member:
         self.client_id = request.client_id
         self.host = host
         self._agree(terms)
+        self.process_id = process_id
         self.join_seq = request.member_seq
 
     def _lock_with(self, secret_hash: bytes) -> None:
@@ -212,6 +222,7 @@ class Member:
         self.identity = recorded.identity
         self._lock_with(recorded.secret_hash)
         self._agree(terms_of_record(recorded))
+        self.process_id = recorded.process_id
         self.join_seq = recorded.member_seq
         self._note_recorded()
 
@@ -222,7 +233,7 @@ class Member:
 
     def _note_recorded(self) -> None:
         self.recorded = True
-        self.recorded_join_seq = self.join_seq
+        self.recorded_join_seq, self.recorded_process_id = self.join_seq, self.process_id
 
     def is_as(self, recorded: records_pb2.Member) -> bool:
         """Whether a record was made of the member as it is; False also when that is not known cheaply."""
@@ -245,6 +256,8 @@ class Member:
                 record.identity = self.identity
             if self.lock.secret_hash:
                 record.secret_hash = self.lock.secret_hash
+            if self.process_id:
+                record.process_id = self.process_id
         self._record = record  # the latest: the record before it can go
 
     def to_record(self) -> records_pb2.Member:

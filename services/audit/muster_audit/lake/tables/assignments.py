@@ -92,6 +92,7 @@ class Assignments(Tracker[Assignment]):
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
             "topics_seen": self._topics_seen,
+            "group_converted": self._converted,
             "member_subscribed": self._subscribed,
             "member_stepped": self._stepped,
             "member_went_away": self._went_away,
@@ -154,6 +155,14 @@ class Assignments(Tracker[Assignment]):
                 held[partition] = _row(
                     at, message.group_id, partition, member_id, at.position, message.generation
                 )
+
+    def _converted(self, _: Place, message: incremental_pb2.GroupConverted) -> Iterator[Assignment]:
+        """Members have what the last assignment gave them, a join phase that was begun or not."""
+        members = {member.member_id for member in message.members}
+        for row in self._groups.get(message.group_id, {}).values():
+            if row.member_id in members:
+                row.to_ms = row.ended_by = None
+        yield from ()
 
     def _subscribed(self, at: Place, message: incremental_pb2.MemberSubscribed) -> Iterator[Assignment]:
         if message.joined:

@@ -9,7 +9,7 @@ from muster_core.audit.incremental.state import GroupState
 from muster_core.audit.invariants import Findings
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.log.commits import CommitRow
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 
 
 def check_commit(
@@ -38,6 +38,15 @@ def check_commit(
             findings.broke(
                 "O3", position, f"group {group_id!r}: a commit of {member_id} in {others[:5]} of others"
             )
+    elif member is not None and group.converted != NOWHERE and epoch == group.converted_generation:
+        named = {(topic_of(entry.topic), entry.partition) for entry in record.offsets}
+        since = {one: member.held[one].token for one in named if one in member.held}
+        later = sorted(one for one in named if one not in since or since[one] >= group.converted)
+        if later and epoch not in (member.epoch, group.derived_epoch(member)):
+            text = (
+                f"group {group_id!r}: a commit of {member_id} in {later[:5]}, got later than the conversion"
+            )
+            findings.broke("O3", position, text)
     elif member is None or epoch not in (member.epoch, group.derived_epoch(member)):
         at = "is no member" if member is None else f"is at epoch {member.epoch}"
         text = f"group {group_id!r}: a commit of {member_id} in epoch {epoch}; it {at}"

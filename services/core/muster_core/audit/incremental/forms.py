@@ -89,6 +89,17 @@ def _resolved(record: records_pb2.Record) -> Iterator[str]:
     yield from wrong_in_names("topics", list(message.topics))
 
 
+def _converted(record: records_pb2.Record) -> Iterator[str]:
+    message = record.group_converted
+    yield from _record(record, message.group_id)
+    yield from wrong_in_cause(message.cause, KINDS)
+    yield from wrong_in_names("members", [member.member_id for member in message.members])
+    if message.generation < 1 or not message.members:
+        yield f"a conversion of generation {message.generation} with {len(message.members)} members"
+    for member in message.members:
+        yield from _member(member)
+
+
 CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "member_subscribed": _subscribed,
     "epoch_raised": _epoch_raised,
@@ -98,5 +109,6 @@ CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "instance_moved": _instance_moved,
     "member_removed": _removed,
     "expression_resolved": _resolved,
+    "group_converted": _converted,
 }
 """What is wrong with a record, by its kind."""

@@ -74,6 +74,8 @@ class GroupState:
         members: by id.
         owners: who has a partition, given back or not.
         wanted: who should have a partition.
+        converted: the record by which it became incremental with members; nowhere: it had none.
+        converted_generation: its generation by then.
         renewed: topics that were deleted, with the record of that; what was given before is gone.
     """
 
@@ -83,11 +85,14 @@ class GroupState:
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     wanted: dict[TopicPartition, str] = field(default_factory=dict)
     renewed: dict[str, Position] = field(default_factory=dict)
+    converted: Position = NOWHERE
+    converted_generation: int = 0
 
     @classmethod
     def of(cls, group: IncrementalGroup) -> "GroupState":
         """What a snapshot says of a group."""
         state = cls(group.epoch, group.target_epoch, renewed=dict(group.renewed))
+        state.converted, state.converted_generation = group.converted, group.converted_generation
         for member_id, member in group.members.items():
             state.members[member_id] = MemberState(
                 member.told.to_record(),

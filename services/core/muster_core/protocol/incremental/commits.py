@@ -8,7 +8,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_core.state.group import Group
 
 JudgeOfPartition = Callable[[TopicPartition, OffsetCommitRequest.Partition], ErrorCode]
@@ -20,11 +20,32 @@ def names_tokens(request: OffsetCommitRequest) -> bool:
     return any(entry.HasField("token") for topic in request.topics for entry in topic.partitions)
 
 
-def fault_of_commit(group: Group, member_id: str, epoch: int, *, by_token: bool) -> ErrorCode | None:
-    """Why no partition of a commit is accepted; None: each is looked at."""
+def is_classic(group: IncrementalGroup | None, request: OffsetCommitRequest) -> bool:
+    """Whether a commit names the generation that was converted, as a classic member does (INC-77)."""
+    return (
+        group is not None
+        and group.converted != NOWHERE
+        and request.generation == group.converted_generation
+        and not request.HasField("member_epoch")
+        and not names_tokens(request)
+    )
+
+
+def fault_of_commit(
+    group: Group, member_id: str, epoch: int, *, by_token: bool, classic: bool = False
+) -> ErrorCode | None:
+    """Why no partition of a commit is accepted; None: each is looked at.
+
+    Args:
+        group: the group.
+        member_id: who commits.
+        epoch: of the commit.
+        by_token: whether it is judged by its tokens.
+        classic: whether it is that of a classic member, before or after the conversion.
+    """
     if group.incremental is None:
         return error_code.GROUP_ID_NOT_FOUND if epoch >= 0 else error_code.UNKNOWN_MEMBER_ID
-    if by_token:
+    if by_token or classic:
         return None if member_id in group.incremental.members else error_code.UNKNOWN_MEMBER_ID
     if epoch < 0 and not group.incremental.members:
         return None  # from outside
@@ -32,7 +53,12 @@ def fault_of_commit(group: Group, member_id: str, epoch: int, *, by_token: bool)
 
 
 def judge_of(
-    group: IncrementalGroup, member_id: str, deleted: Collection[str], *, by_token: bool
+    group: IncrementalGroup,
+    member_id: str,
+    deleted: Collection[str],
+    *,
+    by_token: bool,
+    classic: bool = False,
 ) -> JudgeOfPartition:
     """Looks at each partition of a commit (docs/safety.md, INC-50, INC-51).
 
@@ -41,6 +67,7 @@ def judge_of(
         member_id: who commits; empty: somebody from outside.
         deleted: topics whose deletion is on its way to the log.
         by_token: whether the commit is judged by its tokens.
+        classic: see `is_classic`: it counts for what its member has had since before the conversion.
     """
 
     def judge(partition: TopicPartition, entry: OffsetCommitRequest.Partition) -> ErrorCode:
@@ -52,7 +79,9 @@ def judge_of(
             owner is None or not mine or owner.held[partition].token != Position.from_proto(entry.token)
         ):
             return error_code.STALE_MEMBER_EPOCH
-        if not by_token and owner is not None and owner.on_stream:
+        if classic and (owner is None or not mine or owner.held[partition].token >= group.converted):
+            return error_code.STALE_MEMBER_EPOCH
+        if not by_token and not classic and owner is not None and owner.on_stream:
             return error_code.STALE_MEMBER_EPOCH
         if (
             owner is not None

@@ -38,11 +38,17 @@ class Deadlines:
             promises: whether the member is told that it has a session, whatever becomes of a stream (SES-23).
         """
         timer = self.session_of(group, member_id)
-        ends_ms = self._context.now.boot_ms + self._context.config.incremental_session_timeout_ms
+        ends_ms = self._context.now.boot_ms + self._whole_session_ms(group, member_id)
         timer.is_heard, timer.is_suspect = True, False
         if promises:
             timer.promised_until_ms = ends_ms
         self._context.purgatory.wheel.arm(timer, ends_ms)
+
+    def _whole_session_ms(self, group: Group, member_id: str) -> int:
+        """How long a member may be silent; by its classic join, while it knows no other (INC-75)."""
+        member = group.incremental.members.get(member_id) if group.incremental is not None else None
+        classic_ms = 0 if member is None else member.told.classic_session_ms
+        return max(self._context.config.incremental_session_timeout_ms, classic_ms)
 
     def session_of(self, group: Group, member_id: str) -> "Session":
         """The clock of a member's session; it is the same as long as the member is one."""
@@ -83,6 +89,8 @@ class Deadlines:
         session = self._sessions.get((group.group_id, member_id))
         if member is None or session is None or not member.told.on_session:
             return False
+        if member.told.classic_session_ms:
+            return False  # it may work for all of its classic session
         waited_ms = self._context.now.boot_ms - session.began_ms
         missed = not session.is_heard and waited_ms >= self._context.config.incremental_disconnect_grace_ms
         return session.is_suspect or missed
@@ -131,7 +139,7 @@ class Deadlines:
         config, session = self._context.config, self.session_of(group, member.member_id)
         now_ms = self._context.now.boot_ms
         if session.stream_id is None or session.extended_until_ms or session.promised_until_ms > now_ms:
-            return config.incremental_session_timeout_ms
+            return self._whole_session_ms(group, member.member_id)
         return min(config.incremental_disconnect_grace_ms, config.incremental_session_timeout_ms)
 
     def begin_anew(self, group: Group) -> None:
@@ -164,7 +172,7 @@ class Deadlines:
                 silence_ms = config.incremental_disconnect_grace_ms
                 self._remove(group, *found, causes.DISCONNECTED, silence_ms)
             else:
-                silence_ms = config.incremental_session_timeout_ms
+                silence_ms = self._whole_session_ms(group, member_id)
                 self._remove(group, *found, causes.SESSION_EXPIRED, silence_ms)
 
     def revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:

@@ -55,7 +55,9 @@ class Removals:
             return
         first = next(iter(leaving.values()))
         reason = next((leaver.reason for leaver in request.members if leaver.reason), "")
-        cause = causes.by_member(causes.ADMIN, first, context.now.wall_ms, reason=reason)
+        left = first.told.classic_session_ms and not call.is_operator and request.members[0].member_id
+        kind = causes.LEFT if left else causes.ADMIN
+        cause = causes.by_member(kind, first, context.now.wall_ms, reason=reason)
         decision = Decision(incremental, group.group_id, context.record)
         assignors = context.room.assignors
         remove(decision, leaving.values(), cause, topics_of(context.catalog), assignors)
@@ -67,8 +69,13 @@ class Removals:
     ) -> tuple[Member | None, ErrorCode]:
         member_id = leaver.member_id or incremental.statics.get(leaver.group_instance_id, "")
         member = incremental.members.get(member_id)
-        if member is None or (leaver.member_id and not call.is_operator):
+        if member is None:
             return None, error_code.UNKNOWN_MEMBER_ID
+        if leaver.member_id and not call.is_operator:
+            # only until it is heard of as an incremental member, which leaves by a heartbeat (INC-76)
+            is_proven = self._context.proven_id(group, leaver, call.host) == member_id
+            if not is_proven or not member.told.classic_session_ms:
+                return None, error_code.UNKNOWN_MEMBER_ID
         if not may_leave(group, member_id, leaver, call):
             self._context.room.foreign(group.group_id, member_id, call.identity, call.host)
             return None, error_code.UNKNOWN_MEMBER_ID
