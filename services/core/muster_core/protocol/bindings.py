@@ -16,18 +16,14 @@ from muster_core.state.member import Member
 
 NOT_YOURS = "the member, or the instance id, belongs to another identity than the caller's"
 
-_OF_A_MEMBER = frozenset(
-    (
-        coordinator_pb2.HeartbeatRequest,
-        coordinator_pb2.OffsetCommitRequest,
-        coordinator_pb2.SyncGroupRequest,
-        JoinGroupRequest,
-        ConsumerGroupHeartbeatRequest,
-    )
-)
-
-_JOINS = (JoinGroupRequest, ConsumerGroupHeartbeatRequest)
-"""Who comes with an instance id, and may get the place of the member that has it."""
+_OF_A_MEMBER = {
+    coordinator_pb2.HeartbeatRequest: False,
+    coordinator_pb2.OffsetCommitRequest: False,
+    coordinator_pb2.SyncGroupRequest: False,
+    JoinGroupRequest: True,
+    ConsumerGroupHeartbeatRequest: True,
+}
+"""Calls of a member, and whether one with an instance id may get the place of the member that has it."""
 
 
 def belongs_to(group: Group, member_id: str, identity: str) -> bool:
@@ -47,14 +43,15 @@ def fault_of_identity(groups: Mapping[str, Group], call: Request) -> ErrorCode |
     told that it is taken.
     """
     request: Any = call.message
-    if type(request) not in _OF_A_MEMBER:
+    joins = _OF_A_MEMBER.get(type(request))
+    if joins is None:
         return None
     group = groups.get(request.group_id)
     if group is None:
         return None
     if not belongs_to(group, request.member_id, call.identity):
         return error_code.UNKNOWN_MEMBER_ID
-    if isinstance(request, _JOINS) and request.group_instance_id:
+    if joins and request.group_instance_id:
         present = group.holder_of(request.group_instance_id)
         if not belongs_to(group, present, call.identity):
             return error_code.FENCED_INSTANCE_ID
