@@ -70,5 +70,13 @@ def test_text_of_ones_own(tmp_path: Path) -> None:
         read_lines(tmp_path, 10)
 
 
+def test_a_file_that_vanishes_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "b.txt").write_text("four")
+    (tmp_path / "z.txt").write_text("five")
+    assert read_lines(tmp_path, 10) == ["five", "four"]
+
+
 def test_there_is_text_in_the_environment() -> None:
     assert sum(map(len, read_lines(None, 200_000))) >= 200_000
