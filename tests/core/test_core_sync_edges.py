@@ -8,6 +8,7 @@ from conformance import acts
 from conformance.acts import SESSION_MS
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core import error_code
+from muster_core.protocol import kept_tokens
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
@@ -202,6 +203,37 @@ def test_more_tokens_than_may_be_kept_are_new(
     acts.rejoined(who)
     after = who.sync({who.member_id: given(0, 1, 2)}).synced()
     assert kept(after) == dict.fromkeys(stays, before.token)
+
+
+def test_many_tokens_that_are_asked_for_again_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small call must not cost the loop tens of milliseconds each time (LIM-53)."""
+    cluster: VirtualShard = acts.shard()
+    first, second = acts.member(cluster, "a"), acts.member(cluster, "b")
+    mine, others = range(kept_tokens.MANY + 1), range(kept_tokens.MANY + 1, 2 * kept_tokens.MANY + 2)
+    for who, parts in ((first, mine), (second, others)):
+        who.protocols = [("range", owning(*parts))]
+    acts.joined(cluster, first, second)
+    plan = {first.member_id: given(*mine), second.member_id: given(*others)}
+    first.sync(plan)
+    second.sync()
+    acts.rejoined(first, second)
+    first.sync(plan)
+    second.sync()
+    once = [who.synced() for who in (first, second)]
+    written: list[int] = []
+    write = kept_tokens._write
+
+    def noted(answer: coordinator_pb2.SyncGroupResponse, tokens: Any) -> None:
+        written.append(len(tokens))
+        write(answer, tokens)
+
+    monkeypatch.setattr(kept_tokens, "_write", noted)
+    for who, before in zip((first, second), once, strict=True):
+        for _ in range(3):
+            who.sync()
+            assert kept(who.synced()) == kept(before)
+    assert [len(kept(answer)) for answer in once] == [len(mine), len(others)]
+    assert len(written) <= 2
 
 
 def test_what_another_member_owned_is_kept_by_nobody() -> None:

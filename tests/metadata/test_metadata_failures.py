@@ -448,6 +448,7 @@ async def test_out_of_memory_is_refused_on_a_first_attempt_only(tmp_path: Path) 
             refused = await writer.send(cluster[0], batch)
             assert refused.outcome == metadata_pb2.LOG_OUTCOME_REFUSED
             assert refused.message == "1 of 1 nodes of the log take no records: it is out of memory"
+            assert refused.refusing_nodes == 1
             await client.config_set("maxmemory", "0")
         assert (await writer.append(cluster[0], b"w:y")).outcome == metadata_pb2.LOG_OUTCOME_OK
 

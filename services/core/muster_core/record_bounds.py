@@ -7,9 +7,6 @@ from muster_protos.muster.log.v1 import records_pb2
 RECORD_MAX_BYTES = 8 << 20
 """Size limit of one record."""
 
-TAKE_NO_RECORDS = "of the log take no records"
-"""What metadata says, with a number before it, where nodes of the log refuse what would be written."""
-
 APPEND_MAX_BYTES = 16 << 20
 """Size limit of the records that are stored together, all or nothing."""
 

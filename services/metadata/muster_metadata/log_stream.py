@@ -146,6 +146,7 @@ class LogStream:
                 end=None if end is None else end.to_proto(),
                 epoch=epoch,
                 message=verdict.message,
+                refusing_nodes=verdict.refusing_nodes,
             )
         )
         self._wake.set()

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import grpc
 import structlog
-from muster_core.record_bounds import TAKE_NO_RECORDS
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.chance import between, one_of
 
@@ -302,7 +301,7 @@ class LogClient:
         if entry is None or entry.future.done():
             return
         if isinstance(entry.step, metadata_pb2.AppendStep):
-            is_full = result.outcome not in _FINAL and TAKE_NO_RECORDS in result.message
+            is_full = result.outcome not in _FINAL and result.refusing_nodes > 0
             self.trouble = result.message if is_full else ""
         if result.outcome in _FINAL:
             entry.future.set_result(result)

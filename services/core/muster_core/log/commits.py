@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.state.offset_store import CommittedOffset
+from muster_core.state.offset_store import CommittedOffset, committed_offset
 from muster_core.state.published import TopicPartition
 
 CommitRow = tuple[str, str, int, int, int]
@@ -18,7 +17,6 @@ CommittedRow = tuple[str, str, int, TopicPartition, CommittedOffset]
 """Group, member and number of a commit, and what it says of one partition."""
 
 _Value = TypeVar("_Value")
-_committed_offset = partial(tuple.__new__, CommittedOffset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Commits:
             self._repeated(self.member_ids),
             self._repeated(self.member_seqs),
             zip(self.topics, self.partitions, strict=True),
-            map(_committed_offset, committed),
+            map(committed_offset, committed),
             strict=True,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from muster_core.incremental.target import Expressions, ServerAssignor
+from muster_core.protocol.kept_tokens import KeptTokens
 
 
 class Limit(Enum):
@@ -46,6 +47,7 @@ class Room:
         expressions: what judges subscriptions by expressions; somebody must carry out `Effects.work` then.
             None: there are none.
         sees: whether an identity, by name, may see a topic.
+        tokens: writes the tokens that members keep into answers.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -59,6 +61,7 @@ class Room:
     at_once_max: int = sys.maxsize
     expressions: Expressions | None = None
     sees: Callable[[str, str], bool] = lambda _, __: True
+    tokens: KeptTokens = field(default_factory=KeptTokens)
 
 
 ALONE = Room()

@@ -1,6 +1,6 @@
 """SyncGroup and Heartbeat: what a member of a generation asks."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -8,7 +8,6 @@ from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
-    PartitionToken,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -136,7 +135,7 @@ class Syncs:
         """Answers a member with its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
         self._rebalancer.synced(group, member)
         member.confirmed = True
-        self._context.reply(call.call_id, _answer_to(member, self._answer_to_all(group, member.token)))
+        self._context.reply(call.call_id, self._answer_to(member, self._answer_to_all(group, member.token)))
 
     def _assignment_stored(self, group: Group, to_release: set[str]) -> None:
         for topics in self._context.deletions:
@@ -145,7 +144,7 @@ class Syncs:
         same_for_all = self._answer_to_all(group, waiting[0][0].token) if waiting else SyncGroupResponse()
         for member, call_id in waiting:
             member.sync_call = None
-            self._context.reply(call_id, _answer_to(member, same_for_all))
+            self._context.reply(call_id, self._answer_to(member, same_for_all))
             self._rebalancer.touch(group, member)
         self._rebalancer.wait_for_releases(group, to_release)
 
@@ -194,6 +193,13 @@ class Syncs:
             shard_epoch=self._context.epoch,
         )
 
+    def _answer_to(self, member: Member, same_for_all: SyncGroupResponse) -> SyncGroupResponse:
+        answer = SyncGroupResponse()
+        answer.CopyFrom(same_for_all)
+        answer.assignment = member.assignment
+        self._context.room.tokens.put_into(answer, member.kept_tokens)
+        return answer
+
     # --- Heartbeat
 
     def heartbeat(self, call: Request, request: HeartbeatRequest) -> None:
@@ -225,24 +231,6 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
-
-
-def _answer_to(member: Member, same_for_all: SyncGroupResponse) -> SyncGroupResponse:
-    answer = SyncGroupResponse()
-    answer.CopyFrom(same_for_all)
-    answer.assignment = member.assignment
-    if member.kept_tokens:
-        answer.kept_tokens.extend(_tokens(member.kept_tokens))
-    return answer
-
-
-def _tokens(kept_tokens: Iterable[records_pb2.KeptToken]) -> Iterator[PartitionToken]:
-    """As they are answered; many partitions have few tokens."""
-    texts: dict[tuple[int, int], str] = {}
-    for kept in kept_tokens:
-        place = kept.position.epoch, kept.position.offset
-        text = texts.get(place) or texts.setdefault(place, Position(*place).token)
-        yield PartitionToken(topic=kept.topic, partition=kept.partition, token=text)
 
 
 class _Kept:

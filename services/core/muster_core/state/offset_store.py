@@ -1,6 +1,7 @@
 """Committed offsets of one group."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ class CommittedOffset(NamedTuple):
     metadata: str
     committed_at_ms: int
     expire_at_ms: int
+
+
+committed_offset = partial(tuple.__new__, CommittedOffset)
+"""Makes one of the tuple of its values, in half the time."""
 
 
 def weight_of(partition: TopicPartition, metadata: str) -> int:
@@ -65,14 +70,18 @@ class OffsetStore:
 
     def store(self, record: records_pb2.OffsetCommitted, written_at_ms: int) -> None:
         """Takes over an acknowledged commit."""
-        expire_at_ms = record.expire_at_ms
+        # As `put`, without its calls for each partition: a commit may be about ten thousand of them.
+        expire_at_ms, table = record.expire_at_ms, self.table
         for entry in record.offsets:
-            self.put(
-                (entry.topic, entry.partition),
-                CommittedOffset(
-                    entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, expire_at_ms
-                ),
+            partition, metadata = (entry.topic, entry.partition), entry.metadata
+            before = table.get(partition)
+            table[partition] = offset = committed_offset(
+                (entry.offset, entry.leader_epoch, metadata, written_at_ms, expire_at_ms)
             )
+            if before is None or before[2] != metadata:
+                self.weigh(partition, before, offset)
+        if record.offsets:
+            self.newest_ms = max(self.newest_ms, written_at_ms)
 
     def put(self, partition: TopicPartition, offset: CommittedOffset) -> None:
         """Takes over what was committed for a partition."""

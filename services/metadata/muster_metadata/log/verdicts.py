@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from muster_core.position import Position
-from muster_core.record_bounds import TAKE_NO_RECORDS
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.nodes.quorum import Replies
@@ -19,11 +18,13 @@ class Verdict:
         outcome: what happened.
         epoch: with FENCED: the epoch that was promised.
         message: explanation for people; empty with OK.
+        refusing_nodes: how many nodes took nothing because they are out of memory or disk.
     """
 
     outcome: "metadata_pb2.LogOutcome.ValueType"
     epoch: int = 0
     message: str = ""
+    refusing_nodes: int = 0
 
 
 OK = Verdict(metadata_pb2.LOG_OUTCOME_OK)
@@ -137,21 +138,22 @@ def appended(
                 return NEVER_THERE
             written_nowhere = all(reply is not None and reply.status not in _MAY_BE for reply in replies)
             if first_attempt and written_nowhere and count_status(replies, Status.REFUSED):
-                return Verdict(metadata_pb2.LOG_OUTCOME_REFUSED, message=_who_refuses(replies))
+                return _refused_by(replies, Verdict(metadata_pb2.LOG_OUTCOME_REFUSED))
         if verdict := locked_out(replies, majority):
             return verdict
         if count_status(replies, Status.REFUSED):
-            return replace(UNKNOWN, message=_who_refuses(replies))
+            return _refused_by(replies, UNKNOWN)
         return UNKNOWN
 
     return decide
 
 
-def _who_refuses(replies: Replies) -> str:
-    """What people are told where nodes take no records; it names no address."""
+def _refused_by(replies: Replies, verdict: Verdict) -> Verdict:
+    """A verdict where nodes take no records, with how many; what people are told names no address."""
     refused = [reply for reply in replies if reply is not None and reply.status is Status.REFUSED]
     said = sorted({str(reply.problem) for reply in refused})
-    return f"{len(refused)} of {len(replies)} nodes {TAKE_NO_RECORDS}: {', '.join(said)}"
+    message = f"{len(refused)} of {len(replies)} nodes of the log take no records: {', '.join(said)}"
+    return replace(verdict, message=message, refusing_nodes=len(refused))
 
 
 _OVERTAKEN = (Status.FENCED, Status.PROMISED, Status.SPENT)

@@ -534,6 +534,7 @@ class LogResult(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    REFUSING_NODES_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Id of the call."""
     outcome: Global___LogOutcome.ValueType
@@ -542,6 +543,10 @@ class LogResult(_message.Message):
     """With OK of a claim: its epoch. With FENCED: the epoch that was promised."""
     message: _builtins.str
     """Explanation for people; empty with OK."""
+    refusing_nodes: _builtins.int
+    """With UNKNOWN and REFUSED: how many nodes took nothing of it, because they are out of memory or disk. 0: none, or nobody
+    knows, as where metadata is older than this field.
+    """
     @_builtins.property
     def end(self) -> Global___LogEnd:
         """With OK: the end of the log now. For a claim: the Claim record."""
@@ -554,10 +559,11 @@ class LogResult(_message.Message):
         end: Global___LogEnd | None = ...,
         epoch: _builtins.int = ...,
         message: _builtins.str = ...,
+        refusing_nodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "end", b"end", "epoch", b"epoch", "message", b"message", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "end", b"end", "epoch", b"epoch", "message", b"message", "outcome", b"outcome", "refusing_nodes", b"refusing_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
