@@ -730,7 +730,7 @@ async def test_a_failure_that_nobody_foresaw_is_told_and_ends_the_member(
     async def fails(_: Any) -> None:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(story.member, "_step_out", fails)
+    monkeypatch.setattr(story.member._way, "_step_out", fails)
     story.member.rejoin("test")
     await story.until("assigned", "lost")
     with pytest.raises(RuntimeError, match="unforeseen"):

@@ -35,7 +35,7 @@ class MemberSettings(TypedDict, total=False):
     topic_refresh_interval_ms: int
     assignors: Sequence[str | Assignor]
     user_data: bytes
-    protocol: Literal["classic", "incremental"]
+    protocol: Literal["auto", "classic", "incremental"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,10 @@ class MemberConfig:
             With `cooperative-sticky` members work on while the group rebalances; a fleet goes over to it with
             `["cooperative-sticky", "range"]`.
         user_data: what an assignor of your own gets to know of the member, at most 64 KiB.
-        protocol: `classic`: a leader assigns, all members take part in each change. `incremental`: the
-            coordinator assigns, and only what moves stops; `assignors` and `user_data` are not used.
-            It needs a cluster with the feature `incremental-groups`. All members of a group have the same.
+        protocol: `incremental`: the coordinator assigns, and only what moves stops; `assignors` and
+            `user_data` are not used. It needs a cluster with the feature `incremental-groups`. `classic`: a
+            leader assigns, all members take part in each change. `auto`: incremental, or classic where the
+            cluster does not have the feature, or the group has classic members.
     """
 
     group_instance_id: str = ""
@@ -91,7 +92,7 @@ class MemberConfig:
     topic_refresh_interval_ms: int = 30_000
     assignors: Sequence[str | Assignor] = field(default=(RANGE,))
     user_data: bytes = b""
-    protocol: Literal["classic", "incremental"] = "classic"
+    protocol: Literal["auto", "classic", "incremental"] = "classic"
 
     def __post_init__(self) -> None:
         grace_ms = self.disconnect_grace_ms
@@ -127,8 +128,9 @@ class MemberConfig:
         if isinstance(self.assignors, str):
             raise SettingsError("assignors", f"must be a list, such as [{self.assignors!r}]")
         object.__setattr__(self, "assignors", resolve(self.assignors))
-        if self.protocol not in ("classic", "incremental"):
-            raise SettingsError("protocol", f"must be 'classic' or 'incremental', not {self.protocol!r}")
+        if self.protocol not in ("auto", "classic", "incremental"):
+            text = f"must be 'auto', 'classic' or 'incremental', not {self.protocol!r}"
+            raise SettingsError("protocol", text)
         if not isinstance(self.user_data, bytes) or len(self.user_data) > limits.USER_DATA_MAX_BYTES:
             raise SettingsError("user_data", f"must be bytes, at most {limits.USER_DATA_MAX_BYTES} of them")
 

@@ -37,6 +37,12 @@ _RATES = 1_000
 """The rates of two machines' clocks differ by less than one part in this many."""
 
 
+_OF_OTHER_KIND = (
+    common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND,  # a classic group with members has the name
+    common_pb2.ERROR_CODE_UNSUPPORTED_VERSION,  # the cluster has not enabled the feature
+)
+
+
 class Phase(Enum):
     """Where a member is."""
 
@@ -109,6 +115,7 @@ class Membership:
         beat_within_ms: when the next request is due, after the last one was sent.
         code: why it is `OUT` or `OVER`, or was refused last; 0: nothing was.
         why: the same, for people.
+        is_unknown_kind: its join was refused since the group, or the cluster, has no incremental members.
     """
 
     def __init__(self, identity: Identity, life: Life, patience_ms: int) -> None:
@@ -123,6 +130,7 @@ class Membership:
         self.beat_within_ms = 0
         self.code = 0
         self.why = ""
+        self.is_unknown_kind = False
         self._patience_ms = patience_ms
         self._refused_ms: int | None = None
         self._holder = NOWHERE
@@ -273,10 +281,16 @@ class Membership:
                 return Reaction.RETRY
             self.phase = Phase.OVER
             return Reaction.DONE
-        if code == common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND and asked.joins:
-            reaction = Reaction.FATAL  # a classic group with members has the name
+        if code in _OF_OTHER_KIND and asked.joins:
+            reaction, self.is_unknown_kind = Reaction.FATAL, True
         self._fenced(code, why, reaction)
         return Reaction.DONE
+
+    def refuse_kind(self, asked: Asked, why: str) -> None:
+        """The server does not know what was asked, a join: it is older than incremental groups."""
+        if self.is_present(asked):
+            self.is_unknown_kind = True
+            self._fenced(int(common_pb2.ERROR_CODE_UNSUPPORTED_VERSION), why, Reaction.FATAL)
 
     def _fenced(self, code: int, why: str, reaction: Reaction) -> None:
         """The join has ended: what runs is lost."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from muster._cluster.cluster import Cluster
 from muster._config import LONGEST_TIMEOUT_MS, MemberConfig, check_at_most
@@ -30,6 +30,7 @@ class LeadSettings(TypedDict, total=False):
     beat_interval_ms: int
     disconnect_grace_ms: int
     loop_block_limit_ms: int
+    protocol: Literal["auto", "classic", "incremental"]
     heartbeat_interval_ms: int
     request_timeout_ms: int
 

@@ -14,7 +14,7 @@ from muster._cluster.link import GroupLink
 from muster._config import MemberConfig
 from muster._errors import AssignorFailed, group_error
 from muster._member.leader import Leader
-from muster._member.waits import Waits
+from muster._member.waits import OtherKind, Waits
 from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session.transport import KeepAlive, Vitals
@@ -89,6 +89,7 @@ class Joiner:
 
         Raises:
             GroupError: the group refuses the member.
+            OtherKind: the group has another protocol, so it may be an incremental one.
             Closing: the member is to be closed.
         """
         standing = self._standing
@@ -117,7 +118,10 @@ class Joiner:
                         if not had_id and standing.seat.member_id:
                             continue
                     case Reaction.FATAL | Reaction.RAISE:
-                        raise group_error(self._link.group_id, outcome.code, outcome.message)
+                        refusal = group_error(self._link.group_id, outcome.code, outcome.message)
+                        if outcome.code == common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL:
+                            raise OtherKind(refusal)
+                        raise refusal
                     case Reaction.REJOIN_RESET_ID:
                         await self._lose_all()
                         await self.stop_keep_alive()

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from muster_protos.limits import REASON_MAX_CHARACTERS
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2
 
-from muster._backoff import Backoff
 from muster._cluster.cluster import Cluster
 from muster._cluster.fetching import fetch_committed
 from muster._config import (
@@ -27,25 +25,24 @@ from muster._errors import (
     MemberClosed,
     MusterError,
     SettingsError,
-    group_error,
 )
 from muster._member.callbacks import Callbacks, PartitionsCallback
-from muster._member.chronicle import Chronicle
 from muster._member.commits import Committer, check_position
-from muster._member.joiner import NOTHING, Had, Joiner
+from muster._member.generations import Generations
+from muster._member.joiner import Joiner
 from muster._member.leader import Leader
 from muster._member.ownership import Ownership
 from muster._member.participation import Participation
 from muster._member.reports import Reporter, check_end
-from muster._member.waits import Closing, Waits
-from muster._messages import in_words
+from muster._member.waits import Closing, OtherKind, Waits
 from muster._metrics.member import MemberMetrics
-from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._standing import Caller, Life, MemberState, Order, Seat, Standing
-from muster._text import harmless
+from muster._standing import Caller, Life, MemberState, Seat, Standing
 from muster._values import Committed, Topic, TopicPartition
 
 log = logging.getLogger("muster")
+
+MOST_REFUSALS = 4
+"""How often a group may refuse a member in turn as one of either kind, before that is an error."""
 
 LEAVE_TIMEOUT_MS = 5_000
 """How long a closing member tries to leave the group."""
@@ -67,7 +64,7 @@ class Member:
 
     With `protocol="incremental"` the coordinator assigns, and every callback gets only what changes:
     `on_partitions_assigned` what is new, `on_partitions_revoked` what goes, for which there is
-    `rebalance_timeout_ms`. Everything else is worked on meanwhile.
+    `rebalance_timeout_ms`. Everything else is worked on meanwhile. With `"auto"` it does so where it can.
 
     `on_partitions_lost` is also called when no coordinator has answered for `disconnect_grace_ms` (without a
     stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
@@ -111,7 +108,7 @@ class Member:
         self._link.metrics = self.metrics
         self._standing = Standing(
             Caller(self.group_id, self.config.group_instance_id),
-            self._life(),
+            Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms),
             metrics=self.metrics,
         )
         self._committer = Committer(
@@ -121,7 +118,6 @@ class Member:
             self.metrics,
             request_timeout_ms=self.config.request_timeout_ms,
         )
-        self._chronicle = Chronicle(self.group_id, self.config, self._standing)
         self._reporter = Reporter(
             self._link, self._standing, request_timeout_ms=self.config.request_timeout_ms
         )
@@ -143,27 +139,37 @@ class Member:
             leader=self._leader,
             waits=self._waits,
             stand_in=cluster.stand_in,
-            lose=self._lose,
+            lose=self._ownership.lose,
         )
-        self._participation: Participation | None = None
-        if self.config.protocol == "incremental":
-            self._participation = Participation(
-                config=self.config,
-                topics=self.topics,
-                link=self._link,
-                standing=self._standing,
-                ownership=self._ownership,
-                waits=self._waits,
-                stand_in=cluster.stand_in,
-            )
+        self._way: Generations | Participation = (
+            self._generations() if self.config.protocol == "classic" else self._incremental()
+        )
+        self._is_final = False
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
 
-    def _life(self) -> Life:
-        config = self.config
-        if config.protocol == "incremental":  # nobody goes on without a member that has not been told
-            return Life(config.session_timeout_ms, config.grace_ms)
-        return Life(config.session_timeout_ms, config.grace_ms, config.rebalance_timeout_ms)
+    def _generations(self) -> Generations:
+        return Generations(
+            config=self.config,
+            link=self._link,
+            standing=self._standing,
+            joiner=self._joiner,
+            leader=self._leader,
+            ownership=self._ownership,
+            waits=self._waits,
+            metrics=self.metrics,
+        )
+
+    def _incremental(self) -> Participation:
+        return Participation(
+            config=self.config,
+            topics=self.topics,
+            link=self._link,
+            standing=self._standing,
+            ownership=self._ownership,
+            waits=self._waits,
+            stand_in=self._cluster.stand_in,
+        )
 
     # What it is
 
@@ -267,9 +273,7 @@ class Member:
 
         In an incremental group it does nothing: the coordinator looks at the topics itself.
         """
-        if self._participation is not None:
-            return
-        self._standing.demand(Order(Reaction.REJOIN, 0, reason))
+        self._way.rejoin(reason)
 
     async def commit(self, offsets: Mapping[TopicPartition, int | Committed]) -> None:
         """Stores how far the work got; returns when a majority of the log has it.
@@ -345,136 +349,45 @@ class Member:
             await asyncio.wait((watch,))
             await self._reporter.close()
             await self._committer.close()
-            await self._joiner.stop_keep_alive()
-            if self._participation is not None:
-                await self._participation.stop()
+            await self._way.stop()
             self._standing.seat = Seat()
             self._standing.state = MemberState.UNJOINED
             self.metrics.end()
 
     async def _take_part(self) -> None:
-        reason = ""
+        refusals = 0
         try:
-            if self._participation is not None:
-                await self._participation.take_part()
             while True:
-                await self._enter(reason)
-                order = await self._stay()
-                reason = await self._step_out(order)
+                try:
+                    await self._way.take_part()
+                except OtherKind as other:
+                    refusals = 1 if self._way.has_joined else refusals + 1
+                    if self.config.protocol != "auto" or refusals == MOST_REFUSALS or self._is_final:
+                        raise other.refusal from None
+                    await self._change_way(other)
         except Closing:
             # What raises here is lost first: nobody leaves with partitions in hand.
             await self._ownership.revoke()
-            await self._leave()
+            await self._way.leave(LEAVE_TIMEOUT_MS)
+
+    async def _change_way(self, other: OtherKind) -> None:
+        """Takes part in a group of the other kind. Nothing is held."""
+        log.info("group %r: %s; it takes part in the other way", self.group_id, other)
+        self._is_final = other.is_final
+        await self._way.stop()
+        standing = self._standing
+        standing.seat, standing.owned, standing.order = Seat(), {}, None
+        self._way = self._generations() if isinstance(self._way, Participation) else self._incremental()
 
     async def _fail(self) -> None:
         try:
-            await self._lose()
+            await self._ownership.lose()
         except CallbackFailed:
             log.exception("group %r: a callback raised while the member stopped", self.group_id)
-        await self._leave()
-
-    async def _enter(self, reason: str) -> None:
-        """Joins and syncs until the member has its assignment."""
-        standing = self._standing
-        standing.state = MemberState.REBALANCING
-        while True:
-            joined = await self._joiner.join(reason)
-            self._chronicle.joined()
-            owned = await self._joiner.sync(joined)
-            if owned is not None:
-                break
-            order = self._next_order()
-            reason = order.why
-            if order.loses:
-                self._joiner.had = NOTHING
-                await self._lose()
-            await self._change_seat(order)
-        self._chronicle.assigned(owned)
-        self.metrics.rebalanced(standing.cause.kind if standing.cause else 0)
-        kept = await self._ownership.release_all_but(owned)
-        standing.owned = dict(owned)
-        standing.state = MemberState.STABLE
-        if standing.alive:
-            await self._ownership.assign(tuple(partition for partition in owned if partition not in kept))
-        if released := self._joiner.to_release(owned):
-            self.rejoin(f"it has released {in_words(released)}")
-
-    async def _stay(self) -> Order:
-        """Keeps the assignment until there is an order."""
-        standing = self._standing
-        while True:
-            standing.news.clear()
-            self._waits.check_closing()
-            if standing.order is not None:
-                return self._next_order()
-            if standing.holding and not standing.alive:
-                self._chronicle.life_is_over()
-                await self._lose()
-            elif not standing.holding and standing.alive:
-                self._chronicle.life_goes_on()
-                await self._ownership.assign(tuple(standing.owned))
-            else:
-                await self._waits.news(None)
-
-    async def _step_out(self, order: Order) -> str:
-        """Gives up what is owned and leaves the seat as ordered; returns the reason of the next join."""
-        standing = self._standing
-        standing.state = MemberState.REBALANCING
-        had = Had(tuple(standing.owned), standing.seat.generation, self._joiner.keeps and standing.holds)
-        lost = order.loses or (standing.holding and not standing.alive)
-        self._chronicle.joins_again(had.partitions, keeps=had.keeps, lost=lost, why=order.why)
-        if order.loses:
-            await self._lose()
-        elif not had.keeps and not await self._ownership.revoke():
-            had = NOTHING
-        if standing.order is not None and (later := self._next_order()).loses:
-            order = later
-            await self._lose()
-        self._joiner.had = NOTHING if order.loses else had
-        await self._change_seat(order)
-        return order.why
+        await self._way.leave(LEAVE_TIMEOUT_MS)
 
     async def _lose(self) -> None:
         await self._ownership.lose()
-
-    async def _change_seat(self, order: Order) -> None:
-        if order.loses:
-            await self._joiner.stop_keep_alive()
-        self._standing.leave_seat(order)
-
-    def _next_order(self) -> Order:
-        order = self._standing.take_order()
-        assert order is not None
-        if order.reaction is Reaction.FATAL:
-            raise group_error(self.group_id, order.code, order.why)
-        return order
-
-    async def _leave(self) -> None:
-        if self._participation is not None:
-            await self._participation.leave(LEAVE_TIMEOUT_MS)
-            return
-        seat = self._standing.seat
-        if self.config.group_instance_id or not seat.member_id:
-            return
-        member = coordinator_pb2.LeaveGroupRequest.Member(
-            member_id=seat.member_id,
-            reason=harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS],
-            member_secret=self._standing.caller.secret,
-        )
-        request = coordinator_pb2.LeaveGroupRequest(group_id=self.group_id, members=[member])
-        backoff = Backoff()
-        try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1_000):
-                while True:
-                    outcome = await self._link.call(
-                        request, coordinator_pb2.LeaveGroupResponse, timeout_ms=LEAVE_TIMEOUT_MS
-                    )
-                    if reaction_to(Call.HEARTBEAT, outcome.code) not in (Reaction.RETRY, Reaction.REDISCOVER):
-                        log.info("group %r: %s has left: %s", self.group_id, seat.member_id, member.reason)
-                        return
-                    await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
-        except (TimeoutError, MusterError) as error:
-            log.info("group %r: could not say goodbye (%s); the session time-out will", self.group_id, error)
 
     # Topics
 

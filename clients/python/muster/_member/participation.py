@@ -17,11 +17,11 @@ from muster._errors import GroupError, MusterError, RequestRefused, group_error
 from muster._incremental.membership import Membership, Move, Phase, Way
 from muster._incremental.requests import Identity
 from muster._member.ownership import Ownership
-from muster._member.waits import Waits
+from muster._member.waits import OtherKind, Waits
 from muster._messages import in_words
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.transport import Vitals
-from muster._standing import MemberState, Order, Seat, Standing
+from muster._standing import Life, MemberState, Order, Seat, Standing
 from muster._text import harmless
 
 log = logging.getLogger("muster")
@@ -31,6 +31,9 @@ ON_STREAM_INTERVAL_MS = 30_000
 
 _AGAIN = (Reaction.RETRY, Reaction.REDISCOVER)
 _WHY_FATAL = "the call was refused"
+_IS_CLASSIC = common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND
+_UNIMPLEMENTED = "UNIMPLEMENTED"
+"""Status of a call that a server of version 0.1 does not know."""
 
 
 class Participation:
@@ -44,6 +47,9 @@ class Participation:
         ownership: calls back.
         waits: interrupts callbacks.
         stand_in: keeps the member alive while its event loop is blocked.
+
+    Attributes:
+        has_joined: whether a join of it was accepted.
     """
 
     def __init__(
@@ -79,16 +85,22 @@ class Participation:
         self._calls = None
         if config.grace_ms:  # without one the session counts, as it does without streams
             self._calls = link.numbered_calls(key, min(config.beat_interval_ms, third_ms), self)
+        standing.life = Life(config.session_timeout_ms, config.grace_ms)  # nobody goes on untold
         standing.life.on_stream = self._calls is not None
         self._state = Membership(identity, standing.life, patience_ms=config.session_timeout_ms)
         self._wake = standing.behind
         self._heart: asyncio.Task[None] | None = None
+        self.has_joined: bool = False
+
+    def rejoin(self, reason: str) -> None:
+        """Does nothing: the coordinator looks at the topics itself."""
 
     async def take_part(self) -> None:
         """Takes part until the member is to be closed.
 
         Raises:
             Closing: it is to be closed.
+            OtherKind: the group is a classic one, or there can be no other.
             GroupError: the group refuses the member, or has given its place to another process.
         """
         standing = self._standing
@@ -105,7 +117,10 @@ class Participation:
             if move is not None:
                 await self._carry_out(move)
             elif self._state.phase is Phase.OVER:
-                raise group_error(self._link.group_id, self._state.code, self._state.why)
+                refusal = group_error(self._link.group_id, self._state.code, self._state.why)
+                if self._state.is_unknown_kind:
+                    raise OtherKind(refusal, is_final=self._state.code != _IS_CLASSIC)
+                raise refusal
             else:
                 await self._waits.news(None)
 
@@ -176,6 +191,10 @@ class Participation:
                     via=self._calls,
                 )
             except (RequestRefused, GroupError) as error:
+                if asked.joins and isinstance(error, RequestRefused) and error.status == _UNIMPLEMENTED:
+                    state.refuse_kind(asked, str(error))
+                    self._standing.news.set()
+                    return
                 code = int(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR)
                 self._standing.demand(Order(Reaction.FATAL, code, str(error) or _WHY_FATAL))
                 return
@@ -185,6 +204,7 @@ class Participation:
                 reaction = state.hear(asked, outcome.response, boot_ms())
             self._standing.news.set()
             if state.phase is Phase.IN and was != (Phase.IN, state.seq):
+                self.has_joined = True
                 log.info("group %r: joined as %s, epoch %d", self._link.group_id, self._name, state.epoch)
                 self._be_stood_in_for()
             if reaction in _AGAIN:

@@ -10,6 +10,7 @@ from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._cluster.link import Outcome
+from muster._errors import GroupError
 from muster._reactions import CONNECTION_LOST
 from muster._standing import Standing
 
@@ -21,6 +22,20 @@ _T = TypeVar("_T")
 
 class Closing(Exception):
     """The member is to be closed. Never leaves this package."""
+
+
+class OtherKind(Exception):
+    """The group may be of the other kind: the member takes part in that one. Never leaves this package.
+
+    Attributes:
+        refusal: what the group answered, for a member that neither kind takes.
+        is_final: whether the other kind is the only one that there can be.
+    """
+
+    def __init__(self, refusal: GroupError, *, is_final: bool = False) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+        self.is_final = is_final
 
 
 class Waits:
