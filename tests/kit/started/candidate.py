@@ -1,4 +1,4 @@
-"""A candidate of a leadership, as a process: `python candidate.py SERVERS NAME SHAPE [ARGUMENT]`.
+"""A candidate of a leadership, as a process: `python candidate.py SERVERS NAME PROTOCOL SHAPE [ARGUMENT]`.
 
 Each line on standard output is one event: `leads TOKEN`, `ended`, `returned`, or what the sink answered.
 """
@@ -14,7 +14,8 @@ import muster
 from kit.waiting import stand_still, until
 from muster.sinks import SqlFence, StaleToken
 
-SERVERS, NAME, SHAPE, *ARGUMENTS = sys.argv[1:]
+SERVERS, NAME, PROTOCOL, SHAPE, *ARGUMENTS = sys.argv[1:]
+LEADS = muster.LeadSettings(protocol="incremental" if PROTOCOL == "incremental" else "classic")
 
 
 def say(*words: str) -> None:
@@ -74,7 +75,12 @@ async def block() -> None:
     """A block under the leadership that hangs the event loop for longer than its life."""
     try:
         async with muster.lead(
-            NAME, servers=SERVERS, disconnect_grace_ms=600, beat_interval_ms=100, loop_block_limit_ms=0
+            NAME,
+            servers=SERVERS,
+            disconnect_grace_ms=600,
+            beat_interval_ms=100,
+            loop_block_limit_ms=0,
+            **LEADS,
         ) as term:
             say("leads", term.token)
             stand_still(2)
@@ -89,6 +95,11 @@ if __name__ == "__main__":
         asyncio.run(block())
     else:
         muster.lead(
-            globals()[SHAPE], name=NAME, servers=SERVERS, session_timeout_ms=3_000, heartbeat_interval_ms=500
+            globals()[SHAPE],
+            name=NAME,
+            servers=SERVERS,
+            session_timeout_ms=3_000,
+            heartbeat_interval_ms=500,
+            **LEADS,
         )
     say("returned")
