@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAFETY = ROOT / "docs" / "safety.md"
 
 _SECTION = re.compile(r"## (.+)")
-_RULE = re.compile(r"\* `([A-Z]{3}-\d\d)` (.+)")
+_RULE = re.compile(r"\* `([A-Z]{3}-\d{2,3})` (.+)")
 
 
 @dataclass(frozen=True)
