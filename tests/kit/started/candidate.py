@@ -9,13 +9,14 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Literal
 
 import muster
 from kit.waiting import stand_still, until
 from muster.sinks import SqlFence, StaleToken
 
 SERVERS, NAME, PROTOCOL, SHAPE, *ARGUMENTS = sys.argv[1:]
-LEADS = muster.LeadSettings(protocol="incremental" if PROTOCOL == "incremental" else "classic")
+KIND: Literal["classic", "incremental"] = "incremental" if PROTOCOL == "incremental" else "classic"
 
 
 def say(*words: str) -> None:
@@ -80,7 +81,7 @@ async def block() -> None:
             disconnect_grace_ms=600,
             beat_interval_ms=100,
             loop_block_limit_ms=0,
-            **LEADS,
+            protocol=KIND,
         ) as term:
             say("leads", term.token)
             stand_still(2)
@@ -100,6 +101,6 @@ if __name__ == "__main__":
             servers=SERVERS,
             session_timeout_ms=3_000,
             heartbeat_interval_ms=500,
-            **LEADS,
+            protocol=KIND,
         )
     say("returned")
