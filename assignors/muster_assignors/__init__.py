@@ -20,7 +20,7 @@ from muster_assignors._snapshot import (
     TopicSnapshot,
 )
 from muster_assignors._sticky import assign_cooperative_sticky, assign_sticky
-from muster_assignors._uniform import assign_uniform
+from muster_assignors._uniform import assign_uniform, even_shares
 
 RANGE = Assignor("range", assign_range)
 """Consecutive partitions of each topic, on members' racks where that is possible."""
@@ -58,4 +58,5 @@ __all__ = [
     "assign_sticky",
     "assign_uniform",
     "check_assignment",
+    "even_shares",
 ]

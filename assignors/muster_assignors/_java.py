@@ -12,6 +12,12 @@ def text_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
+def in_text_order(texts: Iterable[str]) -> list[str]:
+    """Texts sorted as Java does."""
+    listed = list(texts)
+    return sorted(listed, key=None if all(map(str.isascii, listed)) else text_order)
+
+
 def text_hash(text: str) -> int:
     """What `String.hashCode` returns, as an unsigned number of 32 bits."""
     units = text_order(text)

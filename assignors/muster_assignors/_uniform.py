@@ -6,10 +6,10 @@ topics, or they do not.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice, repeat
 
-from muster_assignors._java import text_order
+from muster_assignors._java import in_text_order, text_order
 from muster_assignors._snapshot import Assignment, GroupSnapshot, MemberSnapshot, TopicPartition
 
 _ROUNDS = 16
@@ -25,37 +25,57 @@ def assign_uniform(group: GroupSnapshot, alike: bool | None = None) -> Assignmen
             they do not
             gives a member what it does not want.
     """
-    members = [group.members[member_id] for member_id in sorted(group.members, key=text_order)]
-    wanted = {frozenset(member.topics) for member in members}
     topics = group.topics_in_order()
     if alike is None:
-        alike = len(wanted) == 1
-    shares = _alike(group, members, topics) if alike else _different(group, members, topics)
-    return {member.member_id: sorted(share) for member, share in zip(members, shares, strict=True)}
+        alike = len({frozenset(member.topics) for member in group.members.values()}) == 1
+    if alike:
+        numbers = {topic: group.topics[topic].numbers for topic in topics}
+        shares = even_shares({name: member.owned for name, member in group.members.items()}, numbers)
+        return {name: sorted(map(TopicPartition._make, share)) for name, share in shares.items()}
+    members = [group.members[name] for name in in_text_order(group.members)]
+    of_members = _different(group, members, topics)
+    return {member.member_id: sorted(share) for member, share in zip(members, of_members, strict=True)}
 
 
-def _alike(
-    group: GroupSnapshot, members: Sequence[MemberSnapshot], topics: Sequence[str]
-) -> list[list[TopicPartition]]:
-    """Everybody wants the same topics: sizes differ by one at most, and who has one more keeps it."""
-    every = [TopicPartition(topic, number) for topic in topics for number in group.topics[topic].numbers]
+def even_shares(
+    owned: Mapping[str, Collection[tuple[str, int]]], numbers: Mapping[str, Sequence[int]]
+) -> dict[str, list[tuple[str, int]]]:
+    """What each member gets as `uniform` gives it, where all want the same topics.
+
+    Sizes differ by one at most, and who has one more keeps it. A coordinator asks for each change of a large
+    group, so partitions are plain pairs, and those that stay are looked at together.
+
+    Args:
+        owned: what each member should have had so far.
+        numbers: the numbers of the partitions of each topic, ascending.
+
+    Returns:
+        The share of each member, in no order.
+    """
+    every = [
+        partition for topic in in_text_order(numbers) for partition in zip(repeat(topic), numbers[topic])
+    ]
     there = frozenset(every)
-    owned = {partition for member in members for partition in member.owned}
-    free = [partition for partition in every if partition not in owned]
-    quota, extras = divmod(len(every), len(members))
-    shares: list[list[TopicPartition]] = []
-    unfilled: list[tuple[list[TopicPartition], int]] = []
-    for place, member in enumerate(members):
+    taken = frozenset[tuple[str, int]]().union(*owned.values())
+    free = [partition for partition in every if partition not in taken] if not there <= taken else []
+    quota, extras = divmod(len(every), len(owned))
+    shares: dict[str, list[tuple[str, int]]] = {}
+    unfilled: list[tuple[list[tuple[str, int]], int]] = []
+    all_there = taken <= there
+    for left, name in zip(range(len(owned), 0, -1), in_text_order(owned), strict=True):
         has_extra = extras > 0
         room = quota + has_extra
-        valid = [partition for partition in sorted(member.owned) if partition in there]
-        share = valid[:room]
-        free += valid[room:]
+        own = owned[name]
+        share = list(own) if all_there else [partition for partition in own if partition in there]
+        if len(share) > room:
+            share.sort()
+            free += share[room:]
+            del share[room:]
         room -= len(share)
-        if room and has_extra and len(members) - place > extras:
+        if room and has_extra and left > extras:
             room -= 1
             has_extra = False
-        shares.append(share)
+        shares[name] = share
         if room:
             unfilled.append((share, room))
         extras -= has_extra

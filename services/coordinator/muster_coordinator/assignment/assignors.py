@@ -1,6 +1,6 @@
 """What assigns in incremental groups: the functions of `muster_assignors`, as the core asks them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from muster_assignors import (
     Assignment,
@@ -10,6 +10,7 @@ from muster_assignors import (
     TopicSnapshot,
     assign_range_without_racks,
     assign_uniform,
+    even_shares,
 )
 from muster_core.incremental import partitions
 from muster_core.incremental.target import Question, ServerAssignor
@@ -42,8 +43,24 @@ def _asked(assign: Callable[[GroupSnapshot, bool | None], Assignment]) -> Server
     return answer
 
 
+_uniform_by_snapshots = _asked(assign_uniform)
+
+
+def _uniform(question: Question) -> Mapping[str, Collection[partitions.TopicPartition]]:
+    """Members that want the same topics are shared out without snapshots of them, which would take longer."""
+    candidates = question.candidates
+    alike = question.alike
+    if alike is None:
+        alike = len({one.topics for one in candidates.values()}) == 1
+    if not alike or not candidates:
+        return _uniform_by_snapshots(question)
+    wanted = next(iter(candidates.values())).topics
+    numbers = {topic: some for topic, some in question.topics.items() if topic in wanted}
+    return even_shares({member_id: one.before for member_id, one in candidates.items()}, numbers)
+
+
 SERVER_ASSIGNORS: Mapping[str, ServerAssignor] = {
-    "uniform": _asked(assign_uniform),
+    "uniform": _uniform,
     "range": _asked(lambda group, _: assign_range_without_racks(group)),
 }
 """By name, the default first."""

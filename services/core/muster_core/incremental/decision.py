@@ -92,16 +92,16 @@ class Decision:
         )
         for member_id, change in changes.items():
             message.changes.add(member_id=member_id, gets=by_topic(change.gets), loses=by_topic(change.loses))
-        self._retargeted.update(change.member_id for change in message.changes)
+        self._retargeted.update(changes)
         self._add("target_assigned", message)
-        self._free_what_nobody_runs()
+        self._free_what_nobody_runs(changes)
 
-    def _free_what_nobody_runs(self) -> None:
+    def _free_what_nobody_runs(self, changed: Iterable[str]) -> None:
         """Who is away runs nothing: what the target takes from it is free (docs/safety.md, INC-09).
 
         Of one that named no join that is not known: its process may not have heard of its own leaving.
         """
-        for member in list(self.group.members.values()):
+        for member in map(self.group.members.__getitem__, changed):
             gone = member.assigned - member.target
             if gone and member.is_away and member.told.is_numbered:
                 self._step(member, Step(member.epoch, gone))
@@ -115,12 +115,15 @@ class Decision:
 
     def wake(self) -> None:
         """Steps the stream members for whom the records before change something (docs/safety.md, INC-18)."""
-        freed, renewed = self.group.freed, self.group.renewed
-        for member in list(self.group.members.values()) if self._retargeted or freed or renewed else ():
-            concerns = member.member_id in self._retargeted or not freed.isdisjoint(member.target)
-            concerns = concerns or bool(member.stale(renewed))
-            if concerns and member.told.on_session and not member.is_away:
-                self.reconcile(member.member_id, _SAYS_NOTHING)
+        group = self.group
+        concerned = self._retargeted & group.members.keys()
+        concerned.update(group.wanting[partition] for partition in group.freed & group.wanting.keys())
+        if group.renewed:
+            concerned.update(one.member_id for one in group.members.values() if one.stale(group.renewed))
+        for member_id in sorted(concerned):
+            member = group.members[member_id]
+            if member.told.on_session and not member.is_away:
+                self.reconcile(member_id, _SAYS_NOTHING)
 
     def _step(self, member: Member, step: Step) -> None:
         message = incremental_pb2.MemberStepped(

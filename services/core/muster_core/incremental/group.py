@@ -1,6 +1,7 @@
 """An incremental group, as the log has it, and drafts of what a decision makes of it."""
 
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Collection, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import replace
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -8,7 +9,7 @@ from typing import Generic, TypeVar
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.incremental.member import Member, Told
-from muster_core.incremental.partitions import TopicPartition
+from muster_core.incremental.partitions import NONE, TopicPartition
 from muster_core.position import NOWHERE, Position
 
 _Key = TypeVar("_Key")
@@ -43,12 +44,14 @@ class IncrementalGroup:
             not looked at.
         members: by id.
         owners: who has a partition, given back or not.
+        wanting: whose target has a partition.
         statics: instance id → member id.
         renewed: topics that were deleted while members had something of them, with the record of that: what
             was given before it is of the topic that is gone.
         expressions: what members subscribe to by expressions → the topics that it matches; one that is
             missing
             is not resolved yet and matches nothing.
+        subscriptions: how many members name a topic.
         held_bytes: about what its members hold in memory.
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
@@ -61,9 +64,11 @@ class IncrementalGroup:
         self.topics_hash = b""
         self.members: MutableMapping[str, Member] = {}
         self.owners: MutableMapping[TopicPartition, str] = {}
+        self.wanting: MutableMapping[TopicPartition, str] = {}
         self.statics: MutableMapping[str, str] = {}
         self.renewed: Mapping[str, Position] = {}
         self.expressions: MutableMapping[str, frozenset[str]] = {}
+        self.subscriptions: Counter[str] = Counter()
         self.held_bytes = 0
         self.converted = NOWHERE
         self.converted_generation = 0
@@ -75,10 +80,12 @@ class IncrementalGroup:
         copy.topics_hash = self.topics_hash
         copy.members = _Overlay(self.members)
         copy.owners = _Overlay(self.owners)
+        copy.wanting = _Overlay(self.wanting)
         copy.statics = _Overlay(self.statics)
         copy.renewed = self.renewed
         copy.converted, copy.converted_generation = self.converted, self.converted_generation
         copy.expressions = _Overlay(self.expressions)
+        copy.subscriptions = Counter(self.subscriptions)
         return copy
 
     @property
@@ -142,10 +149,31 @@ class IncrementalGroup:
                 raise ValueError(f"{partition} is given to {member.member_id!r} while {owner!r} has it")
             self.owners[partition] = member.member_id
         self.members[member.member_id] = member
+        self._note(before, member)
         self.held_bytes += _bytes_of(member)
         instance_id = member.told.group_instance_id
         if instance_id:
             self.statics[instance_id] = member.member_id
+
+    def _note(self, before: Member | None, after: Member | None) -> None:
+        """Notes what a member names, and what its target has, in the place of what it did."""
+        named = before.told.topics if before is not None else _NO_TOPICS
+        names = after.told.topics if after is not None else _NO_TOPICS
+        if names is not named:
+            self.subscriptions.update(names - named)
+            for topic in named - names:
+                self.subscriptions[topic] -= 1
+                if not self.subscriptions[topic]:
+                    del self.subscriptions[topic]
+        wanted = before.target if before is not None else NONE
+        wants = after.target if after is not None else NONE
+        if wants is not wanted:
+            if before is not None:
+                for partition in wanted - wants:  # of two changes of a target the one that gives may be first
+                    if self.wanting.get(partition) == before.member_id:
+                        del self.wanting[partition]
+            if after is not None:
+                self.wanting.update(dict.fromkeys(wants - wanted, after.member_id))
 
     def renew(self, topics: Collection[str], position: Position) -> None:
         """Topics were deleted: what members have of them is not of a later topic of the name (INC-50)."""
@@ -169,6 +197,7 @@ class IncrementalGroup:
             KeyError: there is no such member.
         """
         member = self.members.pop(member_id)
+        self._note(member, None)
         self.held_bytes -= _bytes_of(member)
         for partition in member.held:
             del self.owners[partition]
@@ -181,6 +210,8 @@ class IncrementalGroup:
 
     def topics_of(self, told: Told) -> frozenset[str]:
         """What a member subscribes to, by name and by its expression (conformance TA-08, RC-27)."""
+        if not told.topic_regex:
+            return told.topics
         return told.topics | self.expressions.get(told.topic_regex, _NO_TOPICS)
 
     def uses(self, expression: str) -> bool:
@@ -256,8 +287,24 @@ class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
         return key in self._put or (key not in self._gone and key in self._below)
 
     def __iter__(self) -> Iterator[_Key]:
-        yield from (key for key in self._below if key not in self._gone)
-        yield from (key for key in self._put if key not in self._below)
+        return iter(self._all())
+
+    def items(self) -> ItemsView[_Key, _Value]:
+        """What is in it now; a later change does not change them."""
+        return self._all().items()
+
+    def values(self) -> ValuesView[_Value]:
+        """The values that are in it now; a later change does not change them."""
+        return self._all().values()
 
     def __len__(self) -> int:
         return len(self._below) - len(self._gone) + sum(key not in self._below for key in self._put)
+
+    def _all(self) -> Mapping[_Key, _Value]:
+        """Everything in one mapping: a decision looks at each member more than once."""
+        if not self._put and not self._gone:
+            return self._below
+        both = {**self._below, **self._put}
+        for key in self._gone:
+            del both[key]
+        return both

@@ -109,68 +109,6 @@ class Outcome:
     group: IncrementalGroup | None = None
 
 
-def fault_of(request: ConsumerGroupHeartbeatRequest, assignors: Mapping[str, ServerAssignor]) -> str:
-    """What is wrong with a request by itself, for people; empty: nothing (conformance HQ-05 to HQ-14).
-
-    Raises:
-        Refused: it asks for an assignor that there is not, which is looked at last (HQ-15).
-    """
-    joins = request.member_epoch == JOIN
-    faults = (
-        (not request.member_id, "member_id is empty"),
-        (not request.group_id.strip(), "group_id is empty"),
-        (
-            request.HasField("group_instance_id") and not request.group_instance_id.strip(),
-            "group_instance_id is empty",
-        ),
-        (request.HasField("rack_id") and not request.rack_id.strip(), "rack_id is empty"),
-        (joins and request.rebalance_timeout_ms <= 0, "rebalance_timeout_ms is needed to join"),
-        (
-            joins and (not request.HasField("owned") or bool(request.owned.topics)),
-            "owned must be there to join, and empty",
-        ),
-        (
-            joins and not request.HasField("topics") and not request.HasField("topic_regex"),
-            "topics or topic_regex is needed to join",
-        ),
-        (
-            request.member_epoch == AWAY and not request.HasField("group_instance_id"),
-            "only a static member leaves for a while",
-        ),
-        (request.member_epoch < AWAY, "member_epoch is below -2"),
-        (bool(request.member_seq) is not bool(request.process_id), "member_seq and process_id go together"),
-    )
-    fault = next((text for is_wrong, text in faults if is_wrong), "")
-    if not fault and request.server_assignor and request.server_assignor not in assignors:
-        text = f"there is no assignor {request.server_assignor!r}, only {', '.join(assignors)}"
-        raise Refused(error_code.UNSUPPORTED_ASSIGNOR, text)
-    return fault
-
-
-def decide(
-    group: IncrementalGroup,
-    request: ConsumerGroupHeartbeatRequest,
-    around: Surroundings,
-    new_record: Callable[[], records_pb2.Record],
-) -> Outcome:
-    """What becomes of a request; the group is not changed.
-
-    Raises:
-        Refused: it is refused.
-    """
-    decision = Decision(group, request.group_id, new_record)
-    if request.member_epoch < JOIN:
-        return _leave(decision, request, around)
-    takes_place = bool(request.member_seq) and request.group_instance_id in group.statics  # and adds nobody
-    if request.member_id not in group.members and len(group.members) >= around.max_size and not takes_place:
-        raise Refused(error_code.GROUP_MAX_SIZE_REACHED, f"the group has its limit of {around.max_size}")
-    turn = _Turn(decision, request, around)
-    turn.enter()
-    turn.renew()
-    turn.assign()
-    return turn.outcome()
-
-
 def go_on(
     decision: Decision, request: ConsumerGroupHeartbeatRequest, before: Partitions, *, says: bool
 ) -> Outcome:
@@ -201,7 +139,12 @@ def _asks_for_all(request: ConsumerGroupHeartbeatRequest) -> bool:
     return request.member_epoch == JOIN or is_full
 
 
-def _leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings) -> Outcome:
+def leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings) -> Outcome:
+    """What becomes of a request of a member that leaves, for good or for a while.
+
+    Raises:
+        Refused: it is refused.
+    """
     group = decision.group
     member = _named_member(group, request)
     if request.member_seq or member.told.is_numbered:
@@ -242,8 +185,8 @@ def _check_join(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
         raise Refused(error_code.FENCED_MEMBER_EPOCH, "the request is of another join of the member")
 
 
-class _Turn:
-    """A request that joins or stays, step by step."""
+class Turn:
+    """A request that joins or stays, step by step; `decide_together` takes them in order."""
 
     def __init__(
         self, decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings
@@ -392,8 +335,12 @@ class _Turn:
             can_be_classic=request.can_be_classic if joins else before.can_be_classic,
         )
 
-    def renew(self) -> None:
-        """Notes what it says; raises the epoch if the assignment depends on it (GE-02 to GE-18)."""
+    def renew(self) -> causes.Cause | None:
+        """Notes what it says; returns why the epoch is to be raised, if that is so (GE-02 to GE-18).
+
+        Raises:
+            Refused: it names an expression that nobody can subscribe to.
+        """
         decision, around = self._decision, self._around
         member = self._member
         told = self._told(member.told)
@@ -405,12 +352,12 @@ class _Turn:
         changed = told.topics != self._told_before.topics or self._takes_up(told) or gave_up
         is_first = not decision.group.target_epoch
         if not (changed or around.topics_changed or is_first):
-            return
+            return None
         self._compared = True
-        topics_hash = around.topics.hash_of(subscribed_topics(decision.group))
-        others_changed = topics_hash != decision.group.topics_hash
-        if changed or others_changed or is_first:
-            decision.raise_epoch(self._cause(changed=changed), topics_hash)
+        others_changed = (
+            around.topics.hash_of(subscribed_topics(decision.group)) != decision.group.topics_hash
+        )
+        return self._cause(changed=changed) if changed or others_changed or is_first else None
 
     def _check_expression(self, told: Told) -> None:
         """Looks at an expression that is new for the member (conformance HQ-20).
@@ -447,21 +394,26 @@ class _Turn:
 
     # --- what it gets
 
-    def assign(self) -> None:
-        """Computes the target if that is out of date, and brings the member and all on streams towards it."""
-        decision, request = self._decision, self._request
+    def assign(self) -> When:
+        """Computes the target if that is out of date; returns when it is computed."""
+        decision = self._decision
         group = decision.group
-        if group.epoch > group.target_epoch:
-            self._when = self._around.when(group)
-            if self._when is When.ASIDE:
-                return
-            if self._when is When.NOW:
-                alike = are_alike(group if self._compared else decision.began)
-                assign_due(decision, self._around.topics, self._around.assignors, alike)
+        if group.epoch <= group.target_epoch:
+            return When.NOW
+        when = self._around.when(group)
+        if when is When.NOW:
+            alike = are_alike(group if self._compared else decision.began)
+            assign_due(decision, self._around.topics, self._around.assignors, alike)
+        return when
+
+    def step(self, when: When) -> None:
+        """Brings the member towards its target, unless it has to wait for that."""
+        request, self._when = self._request, when
+        if when is When.ASIDE:
+            return
         owned = frozenset(named_in(request.owned.topics)) if request.HasField("owned") else None
         version = Position.from_proto(request.version) if request.member_seq else None
-        decision.reconcile(request.member_id, Report(owned, version))
-        decision.wake()
+        self._decision.reconcile(request.member_id, Report(owned, version))
 
     def outcome(self) -> Outcome:
         """What it came to."""

@@ -46,8 +46,7 @@ class Topics:
         return digest.digest()[:_HASH_BYTES]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A member as an assignor sees it.
 
     Attributes:
@@ -141,7 +140,7 @@ def changes_of(question: Question, answer: Mapping[str, Collection[TopicPartitio
 
 def subscribed_topics(group: IncrementalGroup) -> frozenset[str]:
     """What the members subscribe to, by name or by an expression, also what does not exist."""
-    return frozenset[str]().union(*(group.topics_of(member.told) for member in group.members.values()))
+    return frozenset(group.subscriptions).union(*group.expressions.values())
 
 
 def preferred_assignor(group: IncrementalGroup, default: str) -> str:
@@ -158,9 +157,9 @@ def are_alike(group: IncrementalGroup) -> bool | None:
     Kafka 4.1 compares expressions, not what they match, and a heartbeat that raises no epoch goes by the
     members before it. Members whose requests name their joins are judged by what they subscribe to.
     """
-    told = [member.told for member in group.members.values()]
-    if any(one.is_numbered for one in told):
+    if any(member.told.is_numbered for member in group.members.values()):
         return None
+    told = [member.told for member in group.members.values()]
     if not any(one.topic_regex for one in told):
         return len({one.topics for one in told}) <= 1
     return len({one.topic_regex for one in told}) == 1 and not any(one.topics for one in told)

@@ -1,7 +1,8 @@
 """ConsumerGroupHeartbeat: decided, stored, answered."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -22,13 +23,14 @@ from muster_core.incremental.heartbeat import (
     Outcome,
     Refused,
     Surroundings,
-    decide,
-    fault_of,
     go_on,
 )
-from muster_core.incremental.target import When, subscribed_topics
+from muster_core.incremental.request_faults import fault_of
+from muster_core.incremental.target import Topics, When, subscribed_topics
+from muster_core.incremental.together import Asked, can_be_together, decide_together
 from muster_core.incremental.upkeep import tend
 from muster_core.position import NOWHERE, Position
+from muster_core.protocol.bindings import fault_of_identity
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
@@ -48,6 +50,8 @@ _JOINED_SINCE = "the member has joined again, or left for a while, since"
 _HIDDEN = "topic_regex matches a topic that the caller must not see (`muster access check` explains)"
 _TOGETHER = 100
 """Requests that have waited whose steps are one decision."""
+
+_Asked = tuple[Request, ConsumerGroupHeartbeatRequest]
 _TOO_LARGE = "what the group would have to store together is more than the log takes at a time"
 
 
@@ -141,25 +145,94 @@ class IncrementalHeartbeats:
             return
         if context.call_in_line(group, call):
             return
-        try:
-            self._check_secret(call, group, request)
-            self._streams.check(call, request)
-            outcome = self._decide(call, group, request)
-        except Refused as refused:
-            context.forget_unstored(group)
-            self._refuse(call, refused)
+        later = list(self._next_in_line(group, call, request))
+        if self._take(group, [(call, request), *later]):
+            for _ in later:
+                group.line.popleft()
+        elif call.call_id in context.calls:
+            self._take(group, [(call, request)])
+
+    def _next_in_line(
+        self, group: Group, call: Request, request: ConsumerGroupHeartbeatRequest
+    ) -> Iterator[_Asked]:
+        """Further requests that are decided together with one of a member on a stream.
+
+        They are next in line and on streams too, each of another member, and each of the identity that the
+        member belongs to now.
+        """
+        members = {request.member_id}
+        if call.place is None or not can_be_together(request):
             return
-        if request.topic_regex:
+        for step in islice(group.line, _TOGETHER - 1):
+            later = None if step.call_id is None else self._context.calls.get(step.call_id)
+            message = None if later is None else later.message
+            if (
+                later is None
+                or not isinstance(message, ConsumerGroupHeartbeatRequest)
+                or later.place is None
+                or not can_be_together(message)
+                or message.member_id in members
+                or fault_of_identity(self._context.groups, later) is not None  # it may be a member by now
+            ):
+                return
+            members.add(message.member_id)
+            yield later, message
+
+    def _take(self, group: Group, asked: Sequence[_Asked]) -> bool:
+        """Decides requests together; returns False where they are several and the log does not take that."""
+        context = self._context
+        accepted: list[_Asked] = []
+        for call, request in asked:
+            try:
+                self._check_secret(call, group, request)
+                self._streams.check(call, request)
+                self._check_kind(group, request)
+                self._check_expression(call, group, request)
+                accepted.append((call, request))
+            except Refused as refused:
+                context.forget_unstored(group)
+                self._refuse(call, refused)
+        if not accepted:
+            return True
+        taken: list[tuple[_Asked, Outcome]] = []
+        refusals: list[tuple[Request, Refused]] = []
+        for one, outcome in zip(accepted, self._decide(group, accepted), strict=True):
+            if isinstance(outcome, Refused):
+                refusals.append((one[0], outcome))
+            else:
+                taken.append((one, outcome))
+        try:
+            self._check_bounds(group, taken)
+        except Refused as too_much:
+            if len(asked) > 1:
+                return False
+            refusals.append((asked[0][0], too_much))
+            taken.clear()
+        for call, why in refusals:
+            context.forget_unstored(group)
+            self._refuse(call, why)
+        if taken:
+            self._store(group, taken)
+        return True
+
+    def _store(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:
+        """Stores what requests come to, and answers them."""
+        context = self._context
+        self._out_of_date.discard(group.group_id)
+        if any(request.topic_regex for (_, request), _ in taken):
             self._expressions.suspect(group)
+        _, outcome = taken[-1]
         if outcome.group is not None:
             self._expressions.look(group, outcome.group)
-        if outcome.records:
-            given = (entry.topic for record in outcome.records for entry in record.member_stepped.given)
-            self._deletions.note_before({*request.topics.names, *given} & context.catalog.partitions.keys())
-            done = partial(self._answer_or_wait, call, group, request, outcome)
-            context.append(outcome.records, done, holds=group, calls=[call.call_id])
-        else:
-            self._answer_or_wait(call, group, request, outcome)
+        done = partial(self._answer_or_wait, group, taken)
+        if not outcome.records:
+            done()
+            return
+        topics = {entry.topic for record in outcome.records for entry in record.member_stepped.given}
+        topics.update(name for (_, request), _ in taken for name in request.topics.names)
+        self._deletions.note_before(topics & context.catalog.partitions.keys())
+        calls = [call.call_id for (call, _), _ in taken]
+        context.append(outcome.records, done, holds=group, calls=calls)
 
     def _check(self, request: ConsumerGroupHeartbeatRequest, place: StreamPlace | None) -> None:
         """What is looked at before any group.
@@ -207,13 +280,12 @@ class IncrementalHeartbeats:
         if is_needed and request.member_epoch == JOIN and not request.member_secret:
             raise Refused(error_code.INVALID_REQUEST, _UNPROVABLE)
 
-    def _decide(self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest) -> Outcome:
-        """What becomes of a request.
+    def _check_kind(self, group: Group, request: ConsumerGroupHeartbeatRequest) -> None:
+        """Whether a group has, or can have, members of this kind.
 
         Raises:
-            Refused: it is refused.
+            Refused: it cannot.
         """
-        context = self._context
         incremental = group.incremental
         if incremental is None and request.member_epoch != JOIN:
             raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
@@ -221,12 +293,34 @@ class IncrementalHeartbeats:
         has_classic = not group.is_vacant or group.members or group.pending_members
         if has_classic and (incremental is None or not incremental.members):
             raise Refused(error_code.GROUP_ID_NOT_FOUND, _IS_CLASSIC)
+
+    def _check_expression(self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest) -> None:
+        """Who comes to an expression may see what it matches (docs/safety.md, INC-52).
+
+        Raises:
+            Refused: it may not.
+        """
+        incremental = group.incremental
+        if incremental is not None and self._expressions.hides(
+            incremental, request.topic_regex, call.identity
+        ):
+            raise Refused(error_code.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
+
+    def _decide(self, group: Group, asked: Sequence[_Asked]) -> list[Outcome | Refused]:
+        """What becomes of requests, in order."""
+        incremental = group.incremental
         if incremental is None:
             incremental = IncrementalGroup(group.generation)
-        elif self._expressions.hides(incremental, request.topic_regex, call.identity):
-            raise Refused(error_code.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
-        around = Surroundings(
-            topics_of(context.catalog),
+        topics = topics_of(self._context.catalog)
+        all_asked = [Asked(request, self._around(call, group, request, topics)) for call, request in asked]
+        return decide_together(incremental, all_asked, self._context.record)
+
+    def _around(
+        self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest, topics: Topics
+    ) -> Surroundings:
+        context = self._context
+        return Surroundings(
+            topics,
             group.group_id in self._out_of_date,
             context.room.assignors,
             context.config.max_size,
@@ -239,20 +333,18 @@ class IncrementalHeartbeats:
             when=partial(self._targets.when, group),
             expressions=context.room.expressions,
         )
-        outcome = decide(incremental, request, around, context.record)
-        self._check_bounds(outcome, is_new=request.member_id not in incremental.members)
-        self._out_of_date.discard(group.group_id)
-        return outcome
 
-    def _check_bounds(self, outcome: Outcome, *, is_new: bool) -> None:
-        """Whether the log takes a decision at a time, and the shard the member (docs/safety.md, INC-13).
+    def _check_bounds(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:
+        """Whether the log takes a decision at a time, and the shard the members (docs/safety.md, INC-13).
 
         Raises:
             Refused: it does not.
         """
-        records = outcome.records
+        records = taken[-1][1].records if taken else ()
         if not records:
             return
+        members = group.incremental.members if group.incremental is not None else {}
+        is_new = any(request.member_id not in members for (_, request), _ in taken)
         if len(list(in_appends(records))) > 1 or max(map(_bytes_of, records)) > RECORD_MAX_BYTES:
             raise Refused(error_code.INVALID_REQUEST, _TOO_LARGE)
         if full := self._context.too_much(sum(map(_bytes_of, records)), at_work=not is_new):
@@ -263,12 +355,16 @@ class IncrementalHeartbeats:
         if group.incremental is not None and group.incremental.has_stream_members:
             self._context.in_line(group, partial(self._tend, group))
 
-    def _answer_or_wait(
+    def _answer_or_wait(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:
+        for (call, request), outcome in taken:
+            if outcome.when is When.ASIDE:
+                self._wait(call, group, request, outcome)
+            else:
+                self._answer(call, group, request, outcome)
+
+    def _wait(
         self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
     ) -> None:
-        if outcome.when is not When.ASIDE:
-            self._answer(call, group, request, outcome)
-            return
         assert group.incremental is not None
         member = group.incremental.members[outcome.member_id]
         self._deadlines.touch(group, member.member_id, promises=call.place is None)

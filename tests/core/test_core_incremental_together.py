@@ -1,0 +1,139 @@
+"""Requests of members on streams that wait for the log together are one decision."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+from kit.lives.incremental_shard import JOIN, incremental_of, incremental_shard
+from kit.lives.stream_member import StreamMember, let_move, on_streams
+from kit.lives.virtual_shard import VirtualShard
+from muster_core import error_code
+from muster_core.config import GroupConfig
+from muster_core.events import Cancelled
+from muster_core.position import Position
+from muster_core.protocol.incremental import heartbeats
+from muster_core.record_bounds import in_appends
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+NAMES = [f"m{number:02}" for number in range(10)]
+
+
+def joining(member: StreamMember) -> ConsumerGroupHeartbeatRequest:
+    member.seq += 1
+    request = member.request(JOIN)
+    request.topics.names.append("t")
+    request.rebalance_timeout_ms = 30_000
+    request.owned.SetInParent()
+    return request
+
+
+def sent(cluster: VirtualShard, members: Sequence[StreamMember]) -> list[int]:
+    """Their joins, while the log acknowledges nothing."""
+    cluster.auto_ack = False
+    return [cluster.send(joining(member), place=member.place) for member in members]
+
+
+def stored(cluster: VirtualShard) -> int:
+    """Has the log acknowledge everything; returns how many appends were about members."""
+    count = 0
+    while cluster.waiting:
+        kinds = {record.WhichOneof("kind") for record in cluster.waiting[0].records}
+        count += not kinds.isdisjoint({"member_subscribed", "member_stepped"})
+        cluster.acknowledge()
+    cluster.auto_ack = True
+    return count
+
+
+def answer(cluster: VirtualShard, call_id: int) -> ConsumerGroupHeartbeatResponse:
+    found = cluster.answer(call_id)
+    assert isinstance(found, ConsumerGroupHeartbeatResponse)
+    return found
+
+
+def test_joins_that_wait_are_one_append_one_epoch_and_one_target() -> None:
+    cluster = incremental_shard(30)
+    members = [StreamMember(cluster, name) for name in NAMES]
+    calls = sent(cluster, members)
+    assert stored(cluster) == 2
+    group = incremental_of(cluster)
+    assert group.epoch == group.target_epoch == 2
+    assert cluster.kinds().count("target_assigned") == 2
+    for member, call in zip(members, calls, strict=True):
+        assert not member.hear(answer(cluster, call)).error_code
+    let_move(*members)
+    assert {len(member.has) for member in members} == {3}
+    assert len(frozenset[object]().union(*(member.has for member in members))) == 30
+
+
+def test_a_replay_has_what_one_decision_made() -> None:
+    cluster = incremental_shard(30)
+    sent(cluster, [StreamMember(cluster, name) for name in NAMES])
+    stored(cluster)
+    again = incremental_of(incremental_shard(30, cluster.log))
+    group = incremental_of(cluster)
+    assert dict(again.members) == dict(group.members)
+    assert dict(again.wanting) == dict(group.wanting)
+    assert again.subscriptions == group.subscriptions == {"t": 10}
+    assert {token for member in again.members.values() for token in member.held.values()}
+
+
+def test_releases_that_wait_are_one_append_and_wake_who_waits_once() -> None:
+    cluster = incremental_shard(30)
+    givers = on_streams(cluster, *NAMES[:5])
+    newest = StreamMember(cluster, "z")
+    newest.join()
+    cluster.auto_ack = False
+    for giver in givers:
+        news = cluster.pushes[-1]
+        assert news
+        version: Position = incremental_of(cluster).members[giver.member_id].version
+        request = giver.request(giver.epoch)
+        request.version.CopyFrom(version.to_proto())
+        request.owned.SetInParent()
+        cluster.send(request, place=giver.place)
+    before = len(cluster.pushes)
+    assert stored(cluster) == 2
+    told = [push for push in cluster.pushes[before:] if push.stream_id == newest.stream_id]
+    assert len(told) == 2  # by the release that came first, and by the four that waited
+    assert len(incremental_of(cluster).members["z"].assigned) == 5
+
+
+def test_one_that_is_refused_holds_up_nobody() -> None:
+    cluster = incremental_shard(30, config=GroupConfig(max_size=3))
+    members = [StreamMember(cluster, name) for name in NAMES[:5]]
+    calls = sent(cluster, members)
+    stored(cluster)
+    codes = [answer(cluster, call).error_code for call in calls]
+    assert codes == [0, 0, 0, error_code.GROUP_MAX_SIZE_REACHED, error_code.GROUP_MAX_SIZE_REACHED]
+    assert set(incremental_of(cluster).members) == set(NAMES[:3])
+
+
+def test_of_one_member_only_one_request_is_in_a_decision() -> None:
+    cluster = incremental_shard(30)
+    first, second = StreamMember(cluster, "a"), StreamMember(cluster, "b")
+    calls = sent(cluster, [first, second])
+    anew = cluster.send(joining(second), place=second.place)  # a new life, which has new tokens
+    assert stored(cluster) == 3
+    assert [answer(cluster, call).error_code for call in (*calls, anew)] == [0, 0, 0]
+    assert incremental_of(cluster).members["b"].told.member_seq == 2
+
+
+def test_a_caller_that_is_gone_does_not_join() -> None:
+    cluster = incremental_shard(30)
+    members = [StreamMember(cluster, name) for name in NAMES[:3]]
+    calls = sent(cluster, members)
+    cluster.feed(Cancelled(calls[1]))
+    stored(cluster)
+    assert set(incremental_of(cluster).members) == {"m00", "m02"}
+
+
+def test_what_the_log_does_not_take_at_a_time_is_decided_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = incremental_shard(30)
+    monkeypatch.setattr(heartbeats, "in_appends", partial(in_appends, max_bytes=1_000))
+    calls = sent(cluster, [StreamMember(cluster, name) for name in NAMES])
+    assert stored(cluster) > 2
+    assert [answer(cluster, call).error_code for call in calls] == [0] * 10
+    assert set(incremental_of(cluster).members) == set(NAMES)
