@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
-from muster_protos.muster.v1.common_pb2 import TopicPartitions
+from muster_protos.muster.v1.common_pb2 import ErrorCode, TopicPartitions
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -18,6 +18,9 @@ from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 BEAT_S = 0.5
 PATIENCE_S = 600.0
+AGAIN_S = 0.1
+UNSURE = {ErrorCode.ERROR_CODE_COORDINATOR_NOT_AVAILABLE, ErrorCode.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS}
+"""On a machine that is too busy a coordinator may be late with its lease: who is told so asks again."""
 
 
 class RawMember:
@@ -36,21 +39,32 @@ class RawMember:
         self._stream = stream
         self._version = NOWHERE
         self._epoch = 0
+        self._last = self._request(0)
 
     def join(self) -> None:
         """Joins; `RawGroup` sees what comes of it."""
+        self._call(self._joining())
+
+    def _joining(self) -> ConsumerGroupHeartbeatRequest:
         request = self._request(0)
         request.topics.names.append(self._group.group)
         request.rebalance_timeout_ms = 60_000
         request.owned.SetInParent()
+        return request
+
+    def _call(self, request: ConsumerGroupHeartbeatRequest) -> None:
+        self._last = request
         self._stream.call(request)
 
     def leave(self) -> None:
         """Leaves for good."""
-        self._stream.call(self._request(-1))
+        self._call(self._request(-1))
 
     def hear(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         """Takes an answer, asked for or not; acknowledges a new list."""
+        if answer.error_code in UNSURE:
+            asyncio.get_running_loop().call_later(AGAIN_S, self._call, self._last)
+            return
         assert not answer.error_code, answer
         version = Position.from_proto(answer.version)
         if version < self._version or not answer.HasField("assignment"):
@@ -68,7 +82,7 @@ class RawMember:
             report.owned.SetInParent()
             if owned:
                 report.owned.topics.append(TopicPartitions(topic=self._group.group, partitions=sorted(owned)))
-            self._stream.call(report)
+            self._call(report)
 
     def _request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
         version: Any = self._version.to_proto()
