@@ -324,9 +324,10 @@ def test_a_leave_is_for_good_or_for_a_while_and_after_the_work() -> None:
         with pytest.raises(AssertionError):
             one.leave(for_a_while=for_a_while)
         one.ended((A,))
-        request = one.leave(for_a_while=for_a_while)
+        request = one.leave(for_a_while=for_a_while, reason="deployment")
         assert request is not None
         assert (request.member_epoch, request.member_seq) == (epoch, 1)
+        assert request.leave_reason == ("" if for_a_while else "deployment")
 
 
 @pytest.mark.row("CR-01")

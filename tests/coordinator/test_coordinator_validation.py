@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from muster_coordinator.api.callers import host_of
 from muster_coordinator.validation import violations
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 LONG = "x" * 256
 TOPIC = coordinator_pb2.OffsetCommitRequest.Topic
@@ -101,6 +101,16 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
                 members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="m", reason="a\x9b31m")],
             ),
             "members[0].reason",
+            "control",
+        ),
+        (
+            incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", leave_reason="x" * 256),
+            "leave_reason",
+            "255",
+        ),
+        (
+            incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", leave_reason="a\nb"),
+            "leave_reason",
             "control",
         ),
         *(

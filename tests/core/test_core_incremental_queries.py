@@ -108,6 +108,23 @@ def test_the_history_has_each_epoch_with_its_cause_and_what_moved() -> None:
     check_every_cut([*cluster.log], cluster.config)
 
 
+def test_the_history_says_why_a_member_left() -> None:
+    cluster = incremental_shard()
+    first, second, third = joined(cluster, "a", "b", "c")
+    settle(first, second, third)
+    assert not second.leave(reason="deployment.").error_code
+    settle(first, third)
+    assert not third.leave().error_code
+    causes = [epoch.cause for epoch in history(cluster)]
+    who = ("Member b at 10.0.0.1", "Member c at 10.0.0.1")
+    assert [(cause.reason, cause.sentence) for cause in causes[-2:]] == [
+        ("deployment.", f"{who[0]} left the group: deployment."),
+        ("", f"{who[1]} left the group."),
+    ]
+    assert group_cause(cluster) == causes[-1]
+    check_every_cut([*cluster.log], cluster.config)
+
+
 def test_an_operator_puts_members_out_and_their_shares_go_to_the_others() -> None:
     cluster = incremental_shard()
     first, second = joined(cluster, "a", "b")
@@ -123,6 +140,7 @@ def test_an_operator_puts_members_out_and_their_shares_go_to_the_others() -> Non
         UNKNOWN,
     ]
     assert group_cause(cluster).reason == "it hangs"
+    assert group_cause(cluster).sentence.endswith("was removed by an operator: it hangs.")
     cluster.is_operator = True
     assert put_out(cluster, Leaver(member_id="a"), Leaver(member_id="a")) == [error_code.NONE, UNKNOWN]
     assert group_cause(cluster).kind == common_pb2.REBALANCE_CAUSE_KIND_ADMIN

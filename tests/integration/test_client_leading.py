@@ -211,8 +211,6 @@ async def test_work_that_ends_gives_the_leadership_up_in_order(
             _, errors = await first.communicate()
             assert first.returncode == code
             assert (b"ValueError: no report today" in errors) == (shape == "raises")
-            if protocol == "incremental":
-                return  # its heartbeat that leaves has no reason
             cause = (await connection.group_history(f"lead/{NAME}"))[-1].cause
             assert re.search("ValueError" if shape == "raises" else "returned", cause.sentence), (
                 cause.sentence

@@ -115,9 +115,11 @@ class NumberedMember:
             request.owned.topics.extend(by_topic(owned))
         return self.hear(self.ask(request))
 
-    def leave(self, epoch: int = LEAVE) -> ConsumerGroupHeartbeatResponse:
+    def leave(self, epoch: int = LEAVE, reason: str = "") -> ConsumerGroupHeartbeatResponse:
         """Leaves, for good or for a while."""
-        return self.ask(self.request(epoch))
+        request = self.request(epoch)
+        request.leave_reason = reason
+        return self.ask(request)
 
     def ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         """Makes a call."""

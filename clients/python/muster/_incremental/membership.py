@@ -187,17 +187,23 @@ class Membership:
         """Whether a request is of the present join, and of a life that has not ended: its answer counts."""
         return asked.era == self._era
 
-    def leave(self, *, for_a_while: bool) -> ConsumerGroupHeartbeatRequest | None:
+    def leave(self, *, for_a_while: bool, reason: str = "") -> ConsumerGroupHeartbeatRequest | None:
         """Leaves. What answers is not heard any more; None: it is in no group.
 
         All work must have ended before.
+
+        Args:
+            for_a_while: whether its place is kept for it.
+            reason: why it leaves for good, for people.
         """
         assert not self.runs
         was, self.phase = self.phase, Phase.OVER
         self._era += 1
         if was in (Phase.OUT, Phase.OVER):
             return None
-        return self._request(AWAY if for_a_while else LEAVE)
+        request = self._request(AWAY if for_a_while else LEAVE)
+        request.leave_reason = "" if for_a_while else reason
+        return request
 
     def _request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
         return self.identity.request(epoch, self.seq, self._process_id)

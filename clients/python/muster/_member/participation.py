@@ -5,6 +5,7 @@ import logging
 import uuid
 from contextlib import suppress
 
+from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
@@ -308,7 +309,8 @@ class Participation:
     async def leave(self, timeout_ms: int) -> None:
         """Stops, and says that the member leaves; a static one does for a while."""
         await self.stop()
-        request = self._state.leave(for_a_while=bool(self._config.group_instance_id))
+        reason = harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS]
+        request = self._state.leave(for_a_while=bool(self._config.group_instance_id), reason=reason)
         if request is None:
             return
         backoff = Backoff()
@@ -319,7 +321,7 @@ class Participation:
                         request, ConsumerGroupHeartbeatResponse, timeout_ms=timeout_ms
                     )
                     if reaction_to(Call.CONSUMER_HEARTBEAT, outcome.code) not in _AGAIN:
-                        log.info("group %r: %s has left", self._link.group_id, self._name)
+                        log.info("group %r: %s has left: %s", self._link.group_id, self._name, reason)
                         return
                     await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
         except (TimeoutError, MusterError) as error:

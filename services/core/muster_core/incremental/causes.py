@@ -47,15 +47,18 @@ def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0, reaso
         who += f" (instance {told.group_instance_id})"
     if told.host:
         who += f" at {told.host}"
+    sentence = _SENTENCES[kind].format(
+        who=who, silence=silence_ms / 1000, rebalance=told.rebalance_timeout_ms / 1000
+    )
+    if reason:
+        sentence = f"{sentence[:-1]}: {reason.rstrip(' .')}."
     return Cause(
         kind=kind,
         member_id=told.member_id,
         group_instance_id=told.group_instance_id,
         client_id=told.client_id,
         host=told.host,
-        sentence=_SENTENCES[kind].format(
-            who=who, silence=silence_ms / 1000, rebalance=told.rebalance_timeout_ms / 1000
-        ),
+        sentence=sentence,
         at_ms=at_ms,
         silence_ms=silence_ms,
         reason=reason,

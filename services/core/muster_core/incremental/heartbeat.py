@@ -153,7 +153,7 @@ def leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Su
         decision.leave_for_a_while(member.member_id)
         decision.wake()
     else:
-        cause = causes.by_member(causes.LEFT, member, around.wall_ms)
+        cause = causes.by_member(causes.LEFT, member, around.wall_ms, reason=request.leave_reason)
         remove(decision, [member], cause, around.topics, around.assignors)
     return Outcome(decision.records, request.member_id, request.member_epoch)
 

@@ -88,6 +88,7 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     REPLACES_FIELD_NUMBER: _builtins.int
     MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     CAN_BE_CLASSIC_FIELD_NUMBER: _builtins.int
+    LEAVE_REASON_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -116,6 +117,8 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     """As in JoinGroupRequest: known to the member alone, 16 to 64 bytes, and the same one in each of its requests; empty: none."""
     can_be_classic: _builtins.bool
     """The member can go on in a classic group, and understands GROUP_CLASSIC. Said when it joins."""
+    leave_reason: _builtins.str
+    """Why it leaves for good, for people, as in LeaveGroupRequest: the cause and the group's history show it. Else ignored."""
     @_builtins.property
     def topics(self) -> Global___ConsumerGroupHeartbeatRequest.TopicNames:
         """What it subscribes to. Needed to join, or an expression is."""
@@ -152,10 +155,11 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
         replaces: _common_pb2.Position | None = ...,
         member_secret: _builtins.bytes = ...,
         can_be_classic: _builtins.bool = ...,
+        leave_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "group_instance_id", b"group_instance_id", "owned", b"owned", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015
