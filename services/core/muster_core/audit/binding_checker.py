@@ -27,9 +27,7 @@ class BindingChecker:
     def begin_with(self, groups: Iterable[Group]) -> None:
         """Takes over the members that a snapshot holds."""
         for group in groups:
-            self._groups[group.group_id] = {
-                member.member_id: member.to_record() for member in group.members.values()
-            }
+            self._keep(group.group_id, [member.to_record() for member in group.members.values()])
 
     def add_run(self, run: RecordRun) -> None:
         """Takes the next records."""
@@ -46,11 +44,15 @@ class BindingChecker:
                 self._groups.pop(record.group_tombstone.group_id, None)
 
     def _generation_started(self, position: Position, message: records_pb2.GenerationStarted) -> None:
-        before = self._groups.get(message.group_id, {})
-        self._groups[message.group_id] = after = {row.member_id: row for row in message.members[:]}
-        self._findings.checked["G18"] += len(after)
+        rows = message.members[:]
+        self._findings.checked["G18"] += len(rows)
+        before = self._groups.get(message.group_id)
+        self._keep(message.group_id, rows)
+        if before is None:
+            return
         where = f"group {message.group_id!r}, generation {message.generation}"
-        for member_id, row in after.items():
+        for row in rows:
+            member_id = row.member_id
             known = before.get(member_id)
             if known is None:
                 continue
@@ -65,7 +67,16 @@ class BindingChecker:
         self._findings.checked["G18"] += 1
         if old is not None and old.identity not in ("", new.identity):
             self._of_another(position, f"group {message.group_id!r}", old, new)
-        members[new.member_id] = new
+        if _is_bound(new):
+            members[new.member_id] = new
+
+    def _keep(self, group_id: str, rows: Iterable[records_pb2.Member]) -> None:
+        """Remembers those members of a group that have something to keep; of most groups none does."""
+        bound = {row.member_id: row for row in rows if _is_bound(row)}
+        if bound:
+            self._groups[group_id] = bound
+        else:
+            self._groups.pop(group_id, None)
 
     def _of_another(
         self, position: Position, where: str, before: records_pb2.Member, now: records_pb2.Member
@@ -73,3 +84,8 @@ class BindingChecker:
         owner = repr(now.identity) if now.identity else "nobody"
         text = f"{where}: {now.member_id} belongs to {owner}, and {before.member_id} to {before.identity!r}"
         self._findings.broke("G18", position, text)
+
+
+def _is_bound(row: records_pb2.Member) -> bool:
+    """Whether a member belongs to somebody, or is known by a secret."""
+    return bool(row.identity or row.secret_hash)

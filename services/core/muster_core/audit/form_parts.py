@@ -16,6 +16,7 @@ OF_A_REMOVAL = frozenset(
 )  # fmt: skip
 """Kinds of causes for which a member is removed."""
 
+_UNSPECIFIED = common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED
 _OF_SILENCE = frozenset((causes.SESSION_EXPIRED, causes.DISCONNECTED))
 
 
@@ -37,10 +38,11 @@ def wrong_in_record(
 
 def wrong_in_cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kind]) -> Iterator[str]:
     """What is wrong with a cause of certain kinds. One that is not known here may be a later version's."""
-    if cause.kind in KINDS and cause.kind not in kinds - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}:
-        yield f"cause {common_pb2.RebalanceCauseKind.Name(cause.kind)}"
-    if cause.silence_ms < 0 or (cause.silence_ms and cause.kind in KINDS - _OF_SILENCE):
-        yield f"a silence of {cause.silence_ms} ms"
+    kind, silence_ms = cause.kind, cause.silence_ms
+    if kind in KINDS and (kind not in kinds or kind == _UNSPECIFIED):
+        yield f"cause {common_pb2.RebalanceCauseKind.Name(kind)}"
+    if silence_ms and (silence_ms < 0 or kind in KINDS - _OF_SILENCE):
+        yield f"a silence of {silence_ms} ms"
 
 
 def wrong_in_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[str]:

@@ -105,11 +105,12 @@ def _generation_started(record: records_pb2.Record) -> Iterator[str]:
     started = record.generation_started
     yield from wrong_in_record(record, started.group_id)
     yield from wrong_in_cause(started.cause, KINDS)
-    if started.members and not started.protocol_type:
+    members = started.members[:]
+    if members and not started.protocol_type:
         yield "members without a type of protocol"
-    if not started.members and started.protocol_name:
+    if not members and started.protocol_name:
         yield f"protocol {started.protocol_name!r} of no members"
-    for member in started.members:
+    for member in members:
         yield from _member(member)
 
 
@@ -121,7 +122,7 @@ def _member(member: records_pb2.Member) -> Iterator[str]:
         yield f"{name} has a rebalance time-out of {member.rebalance_timeout_ms} ms"
     if member.disconnect_grace_ms < 0:
         yield f"{name} has a grace of {member.disconnect_grace_ms} ms"
-    protocols = [protocol.name for protocol in member.protocols]
+    protocols = [protocol.name for protocol in member.protocols[:]]
     if not all(protocols) or len(set(protocols)) < len(protocols):
         yield f"{name} supports {protocols}"
     if len(member.secret_hash) not in (0, HASH_BYTES):

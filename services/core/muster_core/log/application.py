@@ -362,9 +362,11 @@ class Application:
     def apply_commits(self, rows: Iterable[CommittedRow]) -> None:
         """Carries out commits one after the other, as `apply` does each; a load consists of little else."""
         groups = self._groups
+        group: Group | None = None
         for group_id, member_id, seq, partition, committed in rows:
-            group = groups.get(group_id) or self.group(group_id, committed.committed_at_ms)
-            offsets = group.offsets
+            if group is None or group.group_id != group_id:  # a member commits several times in a row
+                group = groups.get(group_id) or self.group(group_id, committed[3])
+                offsets = group.offsets
             before = offsets.table.get(partition)
             offsets.table[partition] = committed
             if committed[3] > offsets.newest_ms:

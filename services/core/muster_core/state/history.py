@@ -57,6 +57,7 @@ class GenerationEntry:
         assigned_at_ms: when its assignment was stored, wall clock; 0: never.
         moves: what changed hands, as far as it is kept.
         moves_truncated: whether more did.
+        own_bytes: about what those participants take in memory that it does not share.
         held_bytes: about what it takes in memory.
     """
 
@@ -70,6 +71,7 @@ class GenerationEntry:
     assigned_at_ms: int = 0
     moves: list[coordinator_pb2.GroupHistoryResponse.Move] = field(default_factory=list)
     moves_truncated: bool = False
+    own_bytes: int = 0
     held_bytes: int = GENERATION_BYTES
 
     def follow(self, before: "GenerationEntry | None") -> None:
@@ -78,15 +80,24 @@ class GenerationEntry:
         Args:
             before: that generation; None: it is not remembered.
         """
-        own: Sequence[Participant] = self.members
         if before is not None and before.members == self.members:
-            self.members, own = before.members, ()
-        elif before is not None:
-            known = {one: one for one in before.members}
-            self.members = tuple([known.get(one, one) for one in self.members])
-            own = [one for one in self.members if one not in known]
-        own_bytes = PARTICIPANT_BYTES * len(own) + utf8_bytes("".join(chain.from_iterable(own)))
-        self.held_bytes = GENERATION_BYTES + own_bytes + sum(map(_weight_of, self.moves))
+            self.members, self.own_bytes = before.members, 0
+        else:
+            own: Sequence[Participant] = self.members
+            if before is not None:
+                known = {one: one for one in before.members}
+                self.members = tuple([known.get(one, one) for one in self.members])
+                own = [one for one in self.members if one not in known]
+            self.own_bytes = PARTICIPANT_BYTES * len(own) + utf8_bytes("".join(chain.from_iterable(own)))
+        self.held_bytes = GENERATION_BYTES + self.own_bytes + sum(map(_weight_of, self.moves))
+
+    def inherit(self, before: "GenerationEntry") -> None:
+        """The generation before, which shared with none before it, is forgotten: what it held is here now."""
+        if before.members is self.members:
+            self.held_bytes += before.own_bytes - self.own_bytes
+            self.own_bytes = before.own_bytes
+        else:
+            self.follow(None)
 
     def add_move(self, move: coordinator_pb2.GroupHistoryResponse.Move, names_bytes: int) -> None:
         """Notes what changed hands; its names take so many bytes."""
@@ -148,10 +159,10 @@ class History(deque[GenerationEntry]):
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        self.held_bytes -= self.popleft().held_bytes
+        gone = self.popleft()
         oldest = self[0]
-        self.held_bytes -= oldest.held_bytes
-        oldest.follow(None)  # what it shared is its own now
+        self.held_bytes -= gone.held_bytes + oldest.held_bytes
+        oldest.inherit(gone)
         self.held_bytes += oldest.held_bytes
 
     @contextmanager

@@ -1,6 +1,7 @@
 """Reading the published subscription and assignment messages out of bytes that may be foreign."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import chain, repeat
 
 from google.protobuf.message import DecodeError
@@ -29,8 +30,35 @@ def topics_in(metadata: Iterable[bytes]) -> frozenset[str] | None:
 
     Nothing is asked for after the first foreign bytes: a member that was replaced may have none at all.
     """
+    others = iter(metadata)
+    first = next(others, None)
+    if first is None:
+        return frozenset()
+    topics = _topics_in(first) if len(first) > _SHORT_BYTES else _topics_in_short(first)
+    if topics is None:
+        return None
+    for other in others:
+        if other != first:  # mostly all members say the same
+            return _topics_in_all(chain((first, other), others))
+    return topics
+
+
+_SHORT_BYTES = 1_024
+
+
+def _topics_in(metadata: bytes) -> frozenset[str] | None:
+    subscription = read_subscription(metadata)
+    if subscription is None or len(subscription.topics) > TOPICS_MAX:
+        return None
+    return frozenset(subscription.topics)
+
+
+_topics_in_short = lru_cache(maxsize=1_024)(_topics_in)
+"""Members say the same in each generation."""
+
+
+def _topics_in_all(metadata: Iterable[bytes]) -> frozenset[str] | None:
     lists: dict[bytes, common_pb2.Subscription] = {}
-    only: common_pb2.Subscription | None = None  # of members that all said the same, as most do
     read: set[bytes] = set()
     for each in metadata:
         if each in read:
@@ -38,15 +66,8 @@ def topics_in(metadata: Iterable[bytes]) -> frozenset[str] | None:
         subscription = read_subscription(each)
         if subscription is None:
             return None
-        if not read:
-            only = subscription
-        else:
-            if only is not None:
-                lists[_wanted(only)], only = only, None
-            lists[_wanted(subscription)] = subscription
+        lists[_wanted(subscription)] = subscription
         read.add(each)
-    if only is not None:
-        return None if len(only.topics) > TOPICS_MAX else frozenset(only.topics)
     if sum(len(subscription.topics) for subscription in lists.values()) > TOPICS_MAX:
         return None
     return frozenset().union(*(subscription.topics for subscription in lists.values()))
