@@ -48,12 +48,13 @@ def plots_of(
     if rebalances:
         yield (
             "Generations by cause",
-            f"Generations that were started, in spans of {span}, by why.",
+            f"Generations that were started, and epochs of incremental groups that moved partitions, "
+            f"in spans of {span}, by why.",
             _stacked(_summed(rebalances, "cause", "generations"), span_ms),
         )
         yield (
             "Members",
-            "Members of all groups, as their generations and departures show.",
+            "Members of all groups of both kinds, as their generations, arrivals and departures show.",
             _members(rebalances),
         )
     activity = tables["activity"]

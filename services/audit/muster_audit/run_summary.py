@@ -22,7 +22,7 @@ class RunSummary:
         logs: how many logs were read.
         entries: how many entries.
         groups: how many groups were seen.
-        rebalances: generations that were started.
+        rebalances: generations that were started, and epochs of incremental groups that moved something.
         unexpected: those of them that were started for a member that was lost.
         nodes: how many nodes were compared, or read.
         violations: how often a promise was broken.

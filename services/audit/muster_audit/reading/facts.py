@@ -77,7 +77,10 @@ class Activity(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Rebalances(Fact):
-    """Generations that were started for one cause in a span of time, and how many members came or went."""
+    """Generations that were started for one cause in a span of time, and how many members came or went.
+
+    An epoch of an incremental group counts as one where its target moves something.
+    """
 
     kind: ClassVar[str] = "rebalance"
     shard: int

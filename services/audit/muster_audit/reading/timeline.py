@@ -4,11 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
 from muster_core.log.record_run import RecordRun
 from muster_core.position import Position
 from muster_core.protocol import causes
 from muster_core.state.group import Group
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_audit.reading.facts import Activity, Fact, GroupSeen, Owned, Rebalances
@@ -28,10 +29,23 @@ def cause_in_words(kind: int) -> str:
 
 @dataclass(slots=True)
 class _Seen:
+    """What a group went through.
+
+    Attributes:
+        members: how many it has.
+        rebalances: its generations; of an incremental group the epochs whose targets moved something.
+        unexpected: those of them for a member that was lost.
+        last_cause: why the latest of them was; None: there was none.
+        ids: who the members of an incremental group are.
+        raised_for: why its latest epoch was raised; None: a rebalance was counted for that already.
+    """
+
     members: int = 0
     rebalances: int = 0
     unexpected: int = 0
     last_cause: int | None = None
+    ids: set[str] = field(default_factory=set)
+    raised_for: int | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +89,8 @@ class Timeline:
                 self._generation(self._span(times[index]), record.generation_started)
             elif kind == "member_left":
                 self._left(self._span(times[index]), record.member_left)
+            elif kind in INCREMENTAL_KINDS or kind == "group_converted":
+                self._of_incremental(self._span(times[index]), kind, record)
             elif kind == "claim":
                 self._claimed(run.position(index), record, times[index - 1] if index else self._last_ms)
             elif kind == "handoff":
@@ -89,12 +105,58 @@ class Timeline:
 
     def _generation(self, span: int, message: records_pb2.GenerationStarted) -> None:
         seen, members, kind = self._groups[message.group_id], len(message.members), message.cause.kind
-        seen.rebalances += 1
-        seen.unexpected += kind in _UNEXPECTED
-        seen.last_cause = kind
-        self._rebalances[span, kind] += 1
+        self._rebalanced(span, seen, kind)
         self._members[span, kind] += members - seen.members
         seen.members = members
+        seen.ids.clear()
+
+    def _rebalanced(self, span: int, seen: _Seen, cause: int) -> None:
+        seen.rebalances += 1
+        seen.unexpected += cause in _UNEXPECTED
+        seen.last_cause = cause
+        self._rebalances[span, cause] += 1
+
+    def _of_incremental(self, span: int, kind: str, record: records_pb2.Record) -> None:
+        """Takes a record of an incremental group, or the one that makes a group incremental."""
+        if kind == "member_subscribed":
+            subscribed = record.member_subscribed
+            seen = self._groups[subscribed.group_id]
+            seen.ids.add(subscribed.member.member_id)
+            self._count_members(span, causes.JOINED, seen)
+        elif kind == "member_removed":
+            removed = record.member_removed
+            seen = self._groups[removed.group_id]
+            seen.ids.discard(removed.member_id)
+            self._count_members(span, removed.cause.kind, seen)
+        elif kind == "instance_moved":
+            moved = record.instance_moved
+            seen = self._groups[moved.group_id]
+            seen.ids.discard(moved.old_member_id)
+            seen.ids.add(moved.member.member_id)
+            self._count_members(span, causes.STATIC_REPLACED, seen)
+        elif kind == "group_converted":
+            converted = record.group_converted
+            seen = self._groups[converted.group_id]
+            seen.ids = {member.member_id for member in converted.members}
+            self._count_members(span, converted.cause.kind, seen)
+        elif kind == "epoch_raised":
+            raised = record.epoch_raised
+            self._groups[raised.group_id].raised_for = raised.cause.kind
+        elif kind == "target_assigned":
+            self._target(span, record.target_assigned)
+
+    def _target(self, span: int, message: incremental_pb2.TargetAssigned) -> None:
+        seen = self._groups[message.group_id]
+        if seen.raised_for is not None and any(change.gets or change.loses for change in message.changes):
+            self._rebalanced(span, seen, seen.raised_for)
+            seen.raised_for = None
+
+    def _count_members(self, span: int, cause: int, seen: _Seen) -> None:
+        """Members of an incremental group came or went."""
+        change = len(seen.ids) - seen.members
+        if change:
+            self._members[span, cause] += change
+            seen.members += change
 
     def _left(self, span: int, message: records_pb2.MemberLeft) -> None:
         seen = self._groups[message.group_id]
@@ -136,15 +198,22 @@ class Timeline:
         yield from self._owners
         for group_id in sorted(self._groups.keys() | self._commits.keys()):
             seen, group = self._groups[group_id], groups.get(group_id)
+            incremental = None if group is None else group.incremental
             yield GroupSeen(
                 self.shard,
                 group_id,
-                "gone" if group is None else group.state.name.lower().replace("_", " "),
+                "gone" if group is None else _state_in_words(group),
                 0 if group is None else group.generation,
-                0 if group is None else len(group.members),
+                0 if group is None else len(group.members if incremental is None else incremental.members),
                 0 if group is None else len(group.offsets),
                 seen.rebalances,
                 seen.unexpected,
                 self._commits[group_id],
                 "" if seen.last_cause is None else cause_in_words(seen.last_cause),
             )
+
+
+def _state_in_words(group: Group) -> str:
+    """The state of a group of either kind, as reports name it: `completing rebalance`."""
+    state = group.state if group.incremental is None else group.incremental.state
+    return state.name.lower().replace("_", " ")
