@@ -11,7 +11,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition
 
-_STEP_BYTES = 1 << 18
+_STEP_BYTES = 1 << 14
 
 
 class RemovedPartitions:

@@ -16,8 +16,8 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.tombstones import offset_tombstones, tombstones_by_topic
 from muster_core.state.published import TopicPartition, partitions_in
 
-_STEP_BYTES = 1 << 18
-"""Removals that are carried out at a time: of about a hundred thousand offsets."""
+_STEP_BYTES = 1 << 14
+"""Removals that are carried out at a time: of some thousand offsets, or one tombstone."""
 
 
 class TopicDeletions:
@@ -194,21 +194,13 @@ class TopicDeletions:
         for group in (*context.groups.values(), *context.held.values()):
             # Also of one that cannot be read: left out, it would have them again after its release.
             context.working_on = group
-            gone = _numbers_in(group.offsets.table, topics)
+            gone = group.offsets.numbers_of(lambda name: topic_of(name) in topics)
             for topic, number in sorted(coming.pop(group.group_id, set()) - group.offsets.table.keys()):
                 gone.setdefault(topic, []).append(number)
             yield from tombstones_by_topic(context, group.group_id, gone, "topic_deleted")
         context.working_on = None
         for group_id, partitions in coming.items():
             yield from offset_tombstones(context, group_id, partitions, "topic_deleted")
-
-
-def _numbers_in(table: Iterable[TopicPartition], topics: frozenset[str]) -> dict[str, list[int]]:
-    """The numbers of the partitions that are of some topics, by name: a group may have a million."""
-    numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for name, number in table:
-        numbers[name].append(number)
-    return {name: found for name, found in numbers.items() if topic_of(name) in topics}
 
 
 def _nothing() -> None:

@@ -1,13 +1,18 @@
 """The order in which the committed offsets of a group are read."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from muster_core.state.published import TopicPartition
 
 PORTION = 50_000
 """Partitions that are put in order at a time."""
+
+_FEW = 8
+"""Where fewer than one number of so many goes, what is between them is moved as a whole."""
 
 
 class OffsetOrder:
@@ -47,12 +52,31 @@ class OffsetOrder:
         if not known or not numbers:
             return
         some = slice(bisect_left(known, min(numbers)), bisect_right(known, max(numbers)))
-        gone = frozenset(numbers)
-        left = [number for number in known[some] if number not in gone]
+        left = _without(known, some, frozenset(numbers))
         self._taken -= some.stop - some.start - len(left)
         known[some] = left
         if not known:
             del self._numbers[topic]  # its name goes with the next that is taken
+
+    def numbers_of(
+        self, is_meant: Callable[[str], bool], table: Collection[TopicPartition]
+    ) -> dict[str, list[int]]:
+        """The numbers of the partitions of some topics by name: what was taken is not looked through.
+
+        Args:
+            is_meant: whether the topic of a name is one of them.
+            table: as it was for `take_some`.
+        """
+        numbers = {name: known[:] for name, known in self._numbers.items() if is_meant(name)}
+        if self._taken == len(table):
+            return numbers
+        came: defaultdict[str, list[int]] = defaultdict(list)
+        for name, number in islice(table, self._taken, None):
+            came[name].append(number)
+        for name, some in came.items():
+            if is_meant(name):
+                numbers.setdefault(name, []).extend(some)
+        return numbers
 
     def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
         """What was taken, from the first one after that partition; None: all."""
@@ -63,3 +87,17 @@ class OffsetOrder:
             begin = bisect_right(numbers, number) if name == topic else 0
             for place in range(begin, len(numbers)):
                 yield name, numbers[place]
+
+
+def _without(known: list[int], some: slice, gone: AbstractSet[int]) -> list[int]:
+    """Those of some numbers in order that are not gone."""
+    begin, end = some.start, some.stop
+    if len(gone) * _FEW > end - begin:
+        return [number for number in known[some] if number not in gone]
+    left: list[int] = []
+    for number in sorted(gone):
+        place = bisect_left(known, number, begin, end)
+        left += known[begin:place]
+        begin = place + (place < end and known[place] == number)
+    left += known[begin:end]
+    return left

@@ -1,6 +1,6 @@
 """Committed offsets of one group."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple
@@ -109,6 +109,10 @@ class OffsetStore:
             metadata = [gone[2] for gone in found if gone is not None]
             self.held_bytes -= len(metadata) * weight_of((topic, 0), "") + utf8_bytes("".join(metadata))
             self._order.forget(topic, numbers)
+
+    def numbers_of(self, is_meant: Callable[[str], bool]) -> dict[str, list[int]]:
+        """The numbers of the partitions of some topics, by the names in the table: it may have a million."""
+        return self._order.numbers_of(is_meant, self.table)
 
     def put_in_order(self) -> bool:
         """Puts some more partitions in order; returns whether all are (LIM-31)."""
