@@ -1,7 +1,9 @@
 """Incremental groups while the coordinator is not sure of its lease (docs/safety.md, INC-90)."""
 
+import pytest
 from kit.lives.incremental_shard import LEAVE, incremental_of, incremental_shard
-from kit.lives.stream_member import on_streams
+from kit.lives.stream_member import StreamMember, on_streams
+from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
 
 
@@ -20,3 +22,33 @@ def test_what_is_stored_without_a_lease_is_told_when_it_is_held_again() -> None:
     assert news.error_code == error_code.NONE
     assert len(had) == 2
     assert len(first.has) == 4
+
+
+def given_up(cluster: VirtualShard, member: StreamMember) -> int:
+    """A member subscribes to nothing that there is, and its call waits for the log."""
+    request = member.request(member.epoch)
+    request.topics.names.append("another")
+    return cluster.send(request, place=member.place)
+
+
+@pytest.mark.parametrize("why", ["lease", "slow log", "cancelled"])
+def test_who_asked_and_was_not_answered_is_told_what_that_changed(why: str) -> None:
+    """INC-90: the answer is not heard, so that what it would have said is news."""
+    cluster = incremental_shard()
+    (member,) = on_streams(cluster, "a")
+    assert member.has
+    cluster.auto_ack = False
+    call_id = given_up(cluster, member)
+    if why == "lease":
+        cluster.suspend()
+    elif why == "slow log":
+        cluster.advance(cluster.config.append_timeout_ms)
+        assert cluster.answer(call_id).error_code == error_code.COORDINATOR_NOT_AVAILABLE  # type: ignore[union-attr]
+    else:
+        cluster.cancel(call_id)
+    cluster.acknowledge()
+    if why == "lease":
+        assert member.listen() == []
+        cluster.resume()
+    assert len(member.listen()) == 1
+    assert member.has == frozenset()

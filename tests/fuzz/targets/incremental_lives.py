@@ -1,5 +1,6 @@
-"""Any life of an incremental group: it serves what its log says, settles, and the log breaks no promise."""
+"""Any life of an incremental group, converted or not: it serves what its log says, and settles."""
 
+from kit.lives.conversion_fuzz import ConversionLife
 from kit.lives.incremental_fuzz import LENGTH, IncrementalShardLife
 
 from fuzz.draw import Draw
@@ -9,7 +10,7 @@ LONGEST_BYTES = 8_192
 
 def play(data: bytes) -> None:
     source = Draw(data)
-    life = IncrementalShardLife(source)
+    life = ConversionLife(source) if source.random() < 0.3 else IncrementalShardLife(source)
     for _ in range(LENGTH):
         if source.over:
             break

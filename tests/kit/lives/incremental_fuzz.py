@@ -9,6 +9,7 @@ settles, every call is answered, and the log is checked as `muster verify` does.
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -108,6 +109,7 @@ class IncrementalShardLife:
         classic = source.choice([0, 0, 2])
         self._actions: tuple[tuple[int, Callable[[], None]], ...] = (
             (14, self._join),
+            (6, self._together),
             (70, self._beat),
             (6, self._leave),
             (14, self._commit),
@@ -172,6 +174,18 @@ class IncrementalShardLife:
     def _join(self) -> None:
         request, on_stream = self._calls.join(self._group)
         self._send(request, self._streams.place(request) if on_stream else None)
+
+    def _together(self) -> None:
+        """Many ask while the log is slow: what waits in line is decided together, less who gives up."""
+        cluster, was_quick = self.cluster, self.cluster.auto_ack
+        cluster.auto_ack = False
+        for _ in range(self._draw.randrange(3, 9)):
+            self._draw.choice([self._join, self._join, self._beat, self._beat, self._beat, self._leave])()
+            if self._draw.random() < 0.08:
+                self._draw.choice([self._cancel, self._stream, self._topic, self._commit])()
+        cluster.auto_ack = was_quick
+        while was_quick and cluster.waiting:
+            cluster.acknowledge()
 
     def _beat(self) -> None:
         if (found := self._any_member()) is not None:
@@ -365,7 +379,7 @@ class IncrementalShardLife:
             self.check()
         self._take_answers()
         if self._group is not None:
-            _check_settled(self._group, self._catalog)
+            check_settled(self._group, self._catalog)
         if self._parked:
             raise Differs(f"calls without an answer: {self._parked}")
         if broken := broken_promises(self.cluster):
@@ -402,13 +416,23 @@ def _check_itself(group: IncrementalGroup) -> None:
     targets = [one for member in members for one in member.target]
     if len(targets) != len(set(targets)):
         raise Differs(f"somebody's target has what another's has: {sorted(targets)}")
+    for member in members:
+        is_woken = member.told.on_session and not member.is_away and group.owes_nothing(member)
+        if is_woken and (free := member.target - member.held.keys() - group.owners.keys()):  # INC-18
+            raise Differs(f"{member.member_id} was not given {sorted(free)}, which nobody has")
     if not group.expressions.keys() <= {member.told.topic_regex for member in members}:
         raise Differs(f"expressions that nobody uses: {group.expressions}")
+    wanting = {one: member.member_id for member in members for one in member.target}
+    if group.wanting != wanting:
+        raise Differs(f"wanting: {group.wanting}, of members {wanting}")
+    named = Counter(topic for member in members for topic in member.told.topics)
+    if dict(group.subscriptions) != dict(named):
+        raise Differs(f"subscriptions: {group.subscriptions}, of members {named}")
     if group.held_bytes < 0:
         raise Differs("the group holds fewer bytes than none")
 
 
-def _check_settled(group: IncrementalGroup, catalog: Catalog) -> None:
+def check_settled(group: IncrementalGroup, catalog: Catalog) -> None:
     """All that is subscribed to is worked on, and nothing else, unless somebody is away."""
     members = group.members.values()
     if not members or any(member.is_away for member in members):
