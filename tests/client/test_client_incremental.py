@@ -154,6 +154,24 @@ async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_clust
         log.check(cluster)
 
 
+async def test_one_that_is_killed_is_replaced_when_the_time_that_it_asked_for_is_over(
+    muster_cluster: LocalCluster,
+) -> None:
+    log = Log()
+    times: muster.MemberSettings = {"session_timeout_ms": 20_000, "disconnect_grace_ms": 15_000}
+    async with (
+        muster_cluster as cluster,
+        worker(cluster, log, "a", **times) as a,
+        worker(cluster, log, "b", **times) as b,
+    ):
+        await cluster.until(lambda: shares(a, b))
+        await b.kill()
+        await cluster.advance(6)
+        assert len(a.numbers) == PARTITIONS // 2
+        await cluster.until(lambda: shares(a), within_s=15)
+        log.check(cluster)
+
+
 async def test_a_dead_coordinator_stops_nothing(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:

@@ -109,6 +109,11 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
             "255",
         ),
         (
+            incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", disconnect_grace_ms=1_800_001),
+            "disconnect_grace_ms",
+            "1,800,000",
+        ),
+        (
             incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", leave_reason="a\nb"),
             "leave_reason",
             "control",

@@ -306,6 +306,7 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
         _text(report, field, getattr(request, field))
     _text(report, "topic_regex", request.topic_regex, limit=EXPRESSION_MAX_BYTES)
     _reason(report, "leave_reason", request.leave_reason)
+    _range(report, "disconnect_grace_ms", request.disconnect_grace_ms, 0, DISCONNECT_GRACE_MAX_MS)
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
     _process(report, request.process_id)

@@ -70,6 +70,8 @@ class NumberedMember:
         version: newest record that it has heard of.
         epoch: as it was told last.
         seq: number of its join.
+        session_ms: session time-out that it asks for when it joins; 0: none.
+        grace_ms: disconnect grace, likewise.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class NumberedMember:
         self.epoch = 0
         self.version = NOWHERE
         self.owned: dict[TopicPartition, Position] = {}
+        self.session_ms = self.grace_ms = 0
 
     def request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
         """A request with what it must have; version and list are the caller's."""
@@ -105,6 +108,7 @@ class NumberedMember:
         request.rebalance_timeout_ms = 30_000
         request.owned.SetInParent()
         request.replaces.CopyFrom(replaces.to_proto())
+        request.session_timeout_ms, request.disconnect_grace_ms = self.session_ms, self.grace_ms
         return self.hear(self.ask(request))
 
     def beat(self, owned: Iterable[TopicPartition] | None = None) -> ConsumerGroupHeartbeatResponse:

@@ -57,6 +57,8 @@ class Identity:
         rack_id: where it runs; empty: unknown.
         client_id: its name for people.
         server_assignor: which assignor it prefers; empty: whichever the group has.
+        session_timeout_ms: how long it may be silent; 0: as the coordinator says.
+        disconnect_grace_ms: how long it may stay away when its stream broke; 0: as the coordinator says.
         secret: known to the member alone.
     """
 
@@ -68,6 +70,8 @@ class Identity:
     rack_id: str = ""
     client_id: str = ""
     server_assignor: str = ""
+    session_timeout_ms: int = 0
+    disconnect_grace_ms: int = 0
     secret: bytes = field(default=b"", repr=False)
 
     def request(self, epoch: int, member_seq: int, process_id: bytes) -> ConsumerGroupHeartbeatRequest:
@@ -88,6 +92,8 @@ class Identity:
         request.rebalance_timeout_ms = self.rebalance_timeout_ms
         request.topics.names.extend(self.topics)
         request.owned.SetInParent()
+        request.session_timeout_ms = self.session_timeout_ms
+        request.disconnect_grace_ms = self.disconnect_grace_ms
         if self.rack_id:
             request.rack_id = self.rack_id
         if self.server_assignor:

@@ -79,6 +79,8 @@ class Participation:
             group_instance_id=config.group_instance_id,
             rack_id=config.rack_id,
             client_id=config.client_id,
+            session_timeout_ms=config.session_timeout_ms,
+            disconnect_grace_ms=config.grace_ms,
             secret=standing.caller.secret,
         )
         third_ms = max(1, standing.life.span_ms // 3)

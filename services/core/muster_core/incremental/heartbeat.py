@@ -283,6 +283,8 @@ class Turn:
             on_session=self._around.on_session,
             classic_session_ms=0,
             can_be_classic=request.can_be_classic,
+            session_timeout_ms=request.session_timeout_ms,
+            disconnect_grace_ms=request.disconnect_grace_ms,
         )
         self._decision.replace(holder.member_id, told)
 
@@ -316,6 +318,7 @@ class Turn:
         joins = request.member_epoch == JOIN
         is_same_join = before.is_join(request.member_seq, request.process_id)
         is_same_join = is_same_join and (not joins or request.member_seq == before.member_seq)
+        wishes = joins and not (is_same_join and request.member_seq)  # it may live by the answer to that join
         return replace(
             before,
             group_instance_id=request.group_instance_id or before.group_instance_id,
@@ -333,6 +336,8 @@ class Turn:
             on_session=self._around.on_session or (is_same_join and before.on_session),
             classic_session_ms=0,
             can_be_classic=request.can_be_classic if joins else before.can_be_classic,
+            session_timeout_ms=request.session_timeout_ms if wishes else before.session_timeout_ms,
+            disconnect_grace_ms=request.disconnect_grace_ms if wishes else before.disconnect_grace_ms,
         )
 
     def renew(self) -> causes.Cause | None:

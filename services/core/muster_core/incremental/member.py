@@ -39,6 +39,8 @@ class Told:
         classic_session_ms: session of its join of the classic group, while it was not heard of as a member of
             the incremental one; 0: it was, or it joined that.
         can_be_classic: whether it said so.
+        session_timeout_ms: how long it asked to live in silence when it joined; 0: as the shard says.
+        disconnect_grace_ms: the same, when its stream broke.
     """
 
     member_id: str
@@ -57,6 +59,8 @@ class Told:
     on_session: bool = False
     classic_session_ms: int = 0
     can_be_classic: bool = False
+    session_timeout_ms: int = 0
+    disconnect_grace_ms: int = 0
 
     @property
     def is_numbered(self) -> bool:
@@ -95,6 +99,8 @@ class Told:
             on_session=self.on_session,
             classic_session_ms=self.classic_session_ms,
             can_be_classic=self.can_be_classic,
+            session_timeout_ms=self.session_timeout_ms,
+            disconnect_grace_ms=self.disconnect_grace_ms,
         )
 
     @classmethod
@@ -117,6 +123,8 @@ class Told:
             record.on_session,
             record.classic_session_ms,
             record.can_be_classic,
+            record.session_timeout_ms,
+            record.disconnect_grace_ms,
         )
 
 

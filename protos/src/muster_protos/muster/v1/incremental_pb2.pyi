@@ -89,6 +89,8 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     CAN_BE_CLASSIC_FIELD_NUMBER: _builtins.int
     LEAVE_REASON_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -119,6 +121,14 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     """The member can go on in a classic group, and understands GROUP_CLASSIC. Said when it joins."""
     leave_reason: _builtins.str
     """Why it leaves for good, for people, as in LeaveGroupRequest: the cause and the group's history show it. Else ignored."""
+    session_timeout_ms: _builtins.int
+    """How long it may be silent, ms, within the limits that classic joins have; 0: as long as the shard says. Counts with its
+    join. Answers say what holds.
+    """
+    disconnect_grace_ms: _builtins.int
+    """How long it may stay away when its stream broke, ms, at most 30 minutes; 0: as long as the shard says. Counts with its
+    join. If it is longer than the session, that counts.
+    """
     @_builtins.property
     def topics(self) -> Global___ConsumerGroupHeartbeatRequest.TopicNames:
         """What it subscribes to. Needed to join, or an expression is."""
@@ -156,10 +166,12 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
         member_secret: _builtins.bytes = ...,
         can_be_classic: _builtins.bool = ...,
         leave_reason: _builtins.str = ...,
+        session_timeout_ms: _builtins.int = ...,
+        disconnect_grace_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "group_instance_id", b"group_instance_id", "owned", b"owned", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015

@@ -32,6 +32,9 @@ def check_removal(
         passed_ms = now_ms - member.heard_ms
         text = f"{name} {passed_ms} ms after it was heard of; its time-out is {stated_ms} ms"
         findings.expect("M3", _over(passed_ms, stated_ms), position, text)
+    least_ms = _granted_ms(message.cause.kind, member.told)
+    text = f"{name} after {stated_ms} ms of silence; it was granted {least_ms} ms when it joined"
+    findings.expect("M3", stated_ms >= least_ms, position, text)
     timed_out = message.cause.kind == common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
     text = f"{name} for what it did not give back, and owes nothing"
     findings.expect("I8", member.owes or not timed_out, position, text)
@@ -39,6 +42,17 @@ def check_removal(
         passed_ms, time_out_ms = now_ms - member.taken_ms, member.shortest_ms
         text = f"{name} {passed_ms} ms after something was taken; its time-out is {time_out_ms} ms"
         findings.expect("I8", _over(passed_ms, time_out_ms), position, text)
+
+
+def _granted_ms(
+    kind: common_pb2.RebalanceCauseKind.ValueType, told: incremental_pb2.IncrementalMember
+) -> int:
+    """How long a member that asked for it may be silent at least (docs/safety.md, INC-104); 0: not known."""
+    if kind == common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED:
+        return told.session_timeout_ms
+    if kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED:
+        return min(told.disconnect_grace_ms, told.session_timeout_ms)
+    return 0
 
 
 def _over(passed_ms: int, time_out_ms: int) -> bool:

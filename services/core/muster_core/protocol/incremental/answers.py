@@ -8,6 +8,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.deadlines import grace_ms_of, session_ms_of
 
 
 def answer_of(
@@ -22,12 +23,16 @@ def answer_of(
         whole_list: whether it is told its list, or that this is as it was.
     """
     config = context.config
+    session_ms = session_ms_of(config, member)
+    interval_ms = config.incremental_heartbeat_interval_ms
+    if member.told.session_timeout_ms:  # it asks often enough for its own session
+        interval_ms = min(interval_ms, max(1, session_ms // 3))
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=group.epoch_of(member),
-        heartbeat_interval_ms=config.incremental_heartbeat_interval_ms,
-        session_timeout_ms=config.incremental_session_timeout_ms,
-        disconnect_grace_ms=config.incremental_disconnect_grace_ms,
+        heartbeat_interval_ms=interval_ms,
+        session_timeout_ms=session_ms,
+        disconnect_grace_ms=grace_ms_of(config, member),
         version=member.version.to_proto(),
         shard_epoch=context.epoch,
     )

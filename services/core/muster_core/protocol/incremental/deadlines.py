@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from muster_core.config import GroupConfig
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
@@ -15,6 +16,18 @@ from muster_core.waiting.timing_wheel import Timer
 
 _Key = tuple[str, str]
 """Group and member."""
+
+
+def session_ms_of(config: GroupConfig, member: Member | None) -> int:
+    """How long a member may be silent: as it wished, or as the shard says (docs/safety.md, INC-104)."""
+    wish_ms = 0 if member is None else member.told.session_timeout_ms
+    return wish_ms or config.incremental_session_timeout_ms
+
+
+def grace_ms_of(config: GroupConfig, member: Member | None) -> int:
+    """How long a member may stay away when its stream broke; never longer than its session (INC-104)."""
+    wish_ms = 0 if member is None else member.told.disconnect_grace_ms
+    return min(wish_ms or config.incremental_disconnect_grace_ms, session_ms_of(config, member))
 
 
 class Deadlines:
@@ -38,7 +51,8 @@ class Deadlines:
             promises: whether the member is told that it has a session, whatever becomes of a stream (SES-23).
         """
         timer = self.session_of(group, member_id)
-        ends_ms = self._context.now.boot_ms + self._whole_session_ms(group, member_id)
+        timer.length_ms = self._whole_session_ms(group, member_id)
+        ends_ms = self._context.now.boot_ms + timer.length_ms
         timer.is_heard, timer.is_suspect = True, False
         if promises:
             timer.promised_until_ms = ends_ms
@@ -46,9 +60,9 @@ class Deadlines:
 
     def _whole_session_ms(self, group: Group, member_id: str) -> int:
         """How long a member may be silent; by its classic join, while it knows no other (INC-75)."""
-        member = group.incremental.members.get(member_id) if group.incremental is not None else None
+        member = _member(group, member_id)
         classic_ms = 0 if member is None else member.told.classic_session_ms
-        return max(self._context.config.incremental_session_timeout_ms, classic_ms)
+        return max(session_ms_of(self._context.config, member), classic_ms)
 
     def session_of(self, group: Group, member_id: str) -> "Session":
         """The clock of a member's session; it is the same as long as the member is one."""
@@ -60,7 +74,7 @@ class Deadlines:
 
     def beat(self, session: "Session") -> None:
         """A member is alive: nearly always its deadline only moves."""
-        ends_ms = self._context.now.boot_ms + self._context.config.incremental_session_timeout_ms
+        ends_ms = self._context.now.boot_ms + session.length_ms
         if session.armed and session.deadline_ms <= ends_ms:
             session.deadline_ms = ends_ms
             session.is_heard, session.is_suspect = True, False
@@ -74,7 +88,8 @@ class Deadlines:
         """
         if not session.armed:
             return  # its session ended, and that waits in line
-        grace_ends_ms = broke_ms + self._context.config.incremental_disconnect_grace_ms
+        member = _member(session.group, session.member_id)
+        grace_ends_ms = broke_ms + grace_ms_of(self._context.config, member)
         promised_ms = max(session.promised_until_ms, session.extended_until_ms)
         ends_ms = min(session.deadline_ms, max(grace_ends_ms, promised_ms))
         self._context.purgatory.wheel.arm(session, ends_ms)
@@ -85,20 +100,21 @@ class Deadlines:
 
         After a load not before its grace is over: it may be on its way here. One without streams never is.
         """
-        member = group.incremental.members.get(member_id) if group.incremental is not None else None
+        member = _member(group, member_id)
         session = self._sessions.get((group.group_id, member_id))
         if member is None or session is None or not member.told.on_session:
             return False
         if member.told.classic_session_ms:
             return False  # it may work for all of its classic session
         waited_ms = self._context.now.boot_ms - session.began_ms
-        missed = not session.is_heard and waited_ms >= self._context.config.incremental_disconnect_grace_ms
+        missed = not session.is_heard and waited_ms >= grace_ms_of(self._context.config, member)
         return session.is_suspect or missed
 
     def suspend(self, group: Group) -> None:
         """From now on members may hear `unsure`, and live for their sessions (SES-25)."""
         for member_id in group.incremental.members if group.incremental is not None else ():
-            self.session_of(group, member_id).extend(self._context)
+            until_ms = self._context.now.boot_ms + self._whole_session_ms(group, member_id)
+            self.session_of(group, member_id).extend(until_ms)
 
     def follow(self, group: Group, member_id: str) -> None:
         """A record changed a member: the clocks of one that is gone stop, and one that owes nothing has time.
@@ -106,7 +122,7 @@ class Deadlines:
         What was taken with another record than before begins its time anew (conformance TM-11 to TM-13).
         """
         key = group.group_id, member_id
-        member = group.incremental.members.get(member_id) if group.incremental is not None else None
+        member = _member(group, member_id)
         if member is None:
             self._stop(self._sessions.pop(key, None))
         taken = NOWHERE if member is None else member.last_taken
@@ -136,11 +152,11 @@ class Deadlines:
         """How long a stream member that is told nothing works on; others have Kafka's time alone."""
         if not member.told.on_session:
             return 0
-        config, session = self._context.config, self.session_of(group, member.member_id)
+        session = self.session_of(group, member.member_id)
         now_ms = self._context.now.boot_ms
         if session.stream_id is None or session.extended_until_ms or session.promised_until_ms > now_ms:
             return self._whole_session_ms(group, member.member_id)
-        return min(config.incremental_disconnect_grace_ms, config.incremental_session_timeout_ms)
+        return grace_ms_of(self._context.config, member)
 
     def begin_anew(self, group: Group) -> None:
         """After a load or a suspension everybody has all of its time (conformance LR-01, LR-02)."""
@@ -149,7 +165,7 @@ class Deadlines:
             self.touch(group, member_id)
             session = self.session_of(group, member_id)
             session.is_heard, session.began_ms = False, self._context.now.boot_ms
-            session.extend(self._context)
+            session.extend(session.deadline_ms)
             self.follow(group, member_id)
 
     def forget(self, group: Group) -> None:
@@ -167,9 +183,8 @@ class Deadlines:
             return  # heard of again while this waited in line
         found = self._living(group, member_id)
         if found is not None:
-            config = self._context.config
             if session.is_suspect:
-                silence_ms = config.incremental_disconnect_grace_ms
+                silence_ms = grace_ms_of(self._context.config, found[1])
                 self._remove(group, *found, causes.DISCONNECTED, silence_ms)
             else:
                 silence_ms = self._whole_session_ms(group, member_id)
@@ -212,6 +227,10 @@ class Deadlines:
             self._context.purgatory.wheel.cancel(timer)
 
 
+def _member(group: Group, member_id: str) -> Member | None:
+    return None if group.incremental is None else group.incremental.members.get(member_id)
+
+
 class Session(Timer):
     """A member's session; each heartbeat moves it, and each beat of its stream.
 
@@ -219,6 +238,7 @@ class Session(Timer):
         group: the member's group.
         member_id: the member.
         stream_id: the session stream that it is on; None: it is on none.
+        length_ms: how long the member may be silent.
         is_heard: whether it was heard of since `began_ms`.
         is_suspect: whether its stream broke and it was not heard of since.
         began_ms: boot time of the load, or of the end of a suspension; 0: the member came later.
@@ -236,6 +256,7 @@ class Session(Timer):
         "group",
         "is_heard",
         "is_suspect",
+        "length_ms",
         "member_id",
         "promised_until_ms",
         "stream_id",
@@ -247,6 +268,7 @@ class Session(Timer):
         self.group = group
         self.member_id = member_id
         self.stream_id: int | None = None
+        self.length_ms = 0
         self.is_heard = True
         self.is_suspect = False
         self.began_ms = 0
@@ -259,9 +281,9 @@ class Session(Timer):
         """The member's group."""
         return self.group.group_id
 
-    def extend(self, context: ShardContext) -> None:
+    def extend(self, until_ms: int) -> None:
         """It may hear `unsure` from now on, or may have heard it from an owner before."""
-        self.extended_until_ms = context.now.boot_ms + context.config.incremental_session_timeout_ms
+        self.extended_until_ms = until_ms
         self._sure_beat = 0
 
     def on_stream(self, stream_id: int, *, knows_unsure: bool) -> None:

@@ -249,6 +249,10 @@ class IncrementalHeartbeats:
             raise Refused(error_code.INVALID_REQUEST, text)
         if fault := fault_of(request, context.room.assignors):
             raise Refused(error_code.INVALID_REQUEST, fault)
+        low_ms, high_ms = context.config.min_session_timeout_ms, context.config.max_session_timeout_ms
+        if request.session_timeout_ms and not low_ms <= request.session_timeout_ms <= high_ms:
+            text = f"session_timeout_ms must be 0, or {low_ms} to {high_ms}"
+            raise Refused(error_code.INVALID_SESSION_TIMEOUT, text)
 
     def _group(self, request: ConsumerGroupHeartbeatRequest) -> Group:
         """The group of a request, made where the request joins one that is not there (HQ-16, HQ-17, MI-03).
