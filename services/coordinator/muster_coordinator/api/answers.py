@@ -372,12 +372,12 @@ class _Fetch:
         topics = list(part.topics)
         if piece.is_whole and self.sees is not None:
             topics = [topic for topic in topics if self.sees(topic.name)]
-        progress.bytes += sum(topic.ByteSize() for topic in topics)
         _append(answer, topics)
         if not part.more:
             return
         wanted = self.request.groups[piece.place].limit
-        if wanted:
+        if wanted:  # to ask for a size encodes what it is of
+            progress.bytes += sum(topic.ByteSize() for topic in topics)
             progress.left -= sum(len(topic.partitions) for topic in topics)
             if progress.left <= 0 or progress.bytes >= _PAGE_BYTES:
                 answer.more = True

@@ -68,6 +68,8 @@ class Calls:
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
         large_requests: held by who works on a large request: they wait for each other, and nobody else does.
+        large_answers: held by who encodes a large answer. To build it took longer, one at a time too, so few
+            wait for that.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Calls:
         self.rights = Rights(Access()) if rights is None else rights
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = asyncio.Lock()
+        self.large_answers = asyncio.Lock()
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers a call; if it is cancelled, the group protocol knows that the caller has left.
