@@ -1,6 +1,7 @@
 """What was kept of a failure, played again by `muster-server replay`; what `muster doctor` says of it."""
 
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,10 @@ def kept(folder: Path, *events: fault_pb2.FaultEvent, complete: bool = True) -> 
         format=fault.FORMAT,
         group_id="g\x1b[31m",
         error="KeyError('x')",
-        config=fault.config_of(GroupConfig()),
         complete=complete,
         events=[fault_pb2.FaultEvent(loaded=1), *events],
     )
+    fault.keep_config(message, GroupConfig(convert="auto"))
     path.write_text(json_format.MessageToJson(message))
     return path
 
@@ -44,6 +45,13 @@ def test_an_event_that_fails_again(tmp_path: Path) -> None:
     assert "KeyError" in again.stderr
     assert "it failed again" in again.stdout
     assert "\x1b" not in again.stdout
+
+
+def test_each_setting_is_kept() -> None:
+    config = GroupConfig(convert="auto", max_size=7)
+    message = fault_pb2.Fault()
+    fault.keep_config(message, config)
+    assert {**message.config, **message.words} == asdict(config)
 
 
 @pytest.mark.parametrize("complete", [True, False])

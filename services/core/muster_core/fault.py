@@ -58,9 +58,13 @@ def snapshot_of(core: Shard, group_ids: Collection[str]) -> list[bytes]:
     return [veiled_part(part) for part in parts(groups, nothing_of(core.number))] if groups else []
 
 
-def config_of(config: GroupConfig) -> dict[str, int]:
-    """Limits and times by name."""
-    return {name: int(value) for name, value in asdict(config).items()}
+def keep_config(fault: fault_pb2.Fault, config: GroupConfig) -> None:
+    """Notes limits, times and words of the group protocol, by name."""
+    for name, value in asdict(config).items():
+        if isinstance(value, str):
+            fault.words[name] = value
+        else:
+            fault.config[name] = int(value)
 
 
 def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
@@ -309,7 +313,8 @@ def repeat(fault: fault_pb2.Fault) -> None:
             f"it has format {fault.format} and {len(fault.events)} events, not format {FORMAT}"
         )
     known = {field.name for field in fields(GroupConfig)}
-    config: dict[str, Any] = {name: value for name, value in fault.config.items() if name in known}
+    kept: dict[str, Any] = {**fault.config, **fault.words}
+    config = {name: value for name, value in kept.items() if name in known}
     core = Shard(fault.shard, GroupConfig(**config))
     if fault.snapshot_parts:
         reader = core.restore()

@@ -104,7 +104,7 @@ def of_replay(core: Shard, wall_ms: int, error: BaseException) -> Failure | None
 
 def _begun(core: Shard, epoch: int, wall_ms: int, error: BaseException, group_id: str) -> fault_pb2.Fault:
     shown = "".join(traceback.format_exception(error))
-    return fault_pb2.Fault(
+    begun = fault_pb2.Fault(
         format=fault.FORMAT,
         version=software_version(),
         shard=core.number,
@@ -113,8 +113,9 @@ def _begun(core: Shard, epoch: int, wall_ms: int, error: BaseException, group_id
         failed_at_ms=wall_ms,
         error=_sendable(repr(error)[:_ERROR_MAX_CHARACTERS]),
         traceback=_sendable(shown[-_TRACEBACK_MAX_CHARACTERS:]),
-        config=fault.config_of(core.config),
     )
+    fault.keep_config(begun, core.config)
+    return begun
 
 
 def _snapshot(core: Shard, group_id: str) -> list[bytes]:

@@ -29,7 +29,7 @@ from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 from muster_protos.muster.v1 import session_pb2 as muster_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emuster/internal/v1/fault.proto\x12\x12muster.internal.v1\x1a\x19google/protobuf/any.proto\x1a!muster/internal/v1/metadata.proto\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x17muster/v1/session.proto\"\xe8\x02\n\x05\x46\x61ult\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\r\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x10\n\x08group_id\x18\x05 \x01(\t\x12\x14\n\x0c\x66\x61iled_at_ms\x18\x06 \x01(\x04\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x11\n\ttraceback\x18\x08 \x01(\t\x12\x35\n\x06\x63onfig\x18\t \x03(\x0b\x32%.muster.internal.v1.Fault.ConfigEntry\x12\x16\n\x0esnapshot_parts\x18\n \x03(\x0c\x12\x10\n\x08\x63omplete\x18\x0b \x01(\x08\x12.\n\x06\x65vents\x18\x0c \x03(\x0b\x32\x1e.muster.internal.v1.FaultEvent\x12\x10\n\x08\x66\x65\x61tures\x18\r \x03(\t\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xc1\x11\n\nFaultEvent\x12\x0f\n\x07\x62oot_ms\x18\x01 \x01(\x03\x12\x0f\n\x07wall_ms\x18\x02 \x01(\x03\x12\x18\n\x10wall_not_trusted\x18( \x01(\x08\x12\x10\n\x06loaded\x18\x03 \x01(\x04H\x00\x12\x39\n\x07request\x18\x04 \x01(\x0b\x32&.muster.internal.v1.FaultEvent.RequestH\x00\x12\x13\n\tcancelled\x18\x05 \x01(\x04H\x00\x12@\n\x0b\x61ppend_done\x18\x06 \x01(\x0b\x32).muster.internal.v1.FaultEvent.AppendDoneH\x00\x12\x0e\n\x04tick\x18\x07 \x01(\x08H\x00\x12\x11\n\x07suspend\x18\x08 \x01(\x08H\x00\x12\x10\n\x06resume\x18\t \x01(\x08H\x00\x12\x37\n\x06unload\x18\n \x01(\x0b\x32%.muster.internal.v1.FaultEvent.UnloadH\x00\x12\x46\n\x0etopics_changed\x18\x0b \x01(\x0b\x32,.muster.internal.v1.FaultEvent.TopicsChangedH\x00\x12\x37\n\x06\x61ttach\x18\x0c \x01(\x0b\x32%.muster.internal.v1.FaultEvent.AttachH\x00\x12\x37\n\x06\x64\x65tach\x18\r \x01(\x0b\x32%.muster.internal.v1.FaultEvent.DetachH\x00\x12\x33\n\x04\x62\x65\x61t\x18\x0e \x01(\x0b\x32#.muster.internal.v1.FaultEvent.BeatH\x00\x12\x44\n\rstream_broken\x18\x0f \x01(\x0b\x32+.muster.internal.v1.FaultEvent.StreamBrokenH\x00\x12;\n\x08replayed\x18\x10 \x01(\x0b\x32\'.muster.internal.v1.FaultEvent.ReplayedH\x00\x12J\n\x10\x66\x65\x61tures_enabled\x18\x11 \x01(\x0b\x32..muster.internal.v1.FaultEvent.FeaturesEnabledH\x00\x12;\n\x08\x61ssigned\x18\x12 \x01(\x0b\x32\'.muster.internal.v1.FaultEvent.AssignedH\x00\x12;\n\x08resolved\x18\x13 \x01(\x0b\x32\'.muster.internal.v1.FaultEvent.ResolvedH\x00\x1a\xd6\x01\n\x07Request\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x07message\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04\x64raw\x18\x04 \x01(\t\x12\x10\n\x08identity\x18\x05 \x01(\t\x12\x18\n\x0bis_operator\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x11\n\tstream_id\x18\x07 \x01(\x04\x12\x12\n\nconnection\x18\x08 \x01(\x04\x12\x14\n\x0cknows_unsure\x18\t \x01(\x08\x42\x0e\n\x0c_is_operator\x1a\x43\n\nAppendDone\x12\x0e\n\x06\x61ppend\x18\x01 \x01(\x04\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x1a\x33\n\x06Unload\x12)\n\tsuccessor\x18\x01 \x01(\x0b\x32\x16.muster.v1.Coordinator\x1ax\n\rTopicsChanged\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x0f\n\x07\x64\x65leted\x18\x02 \x03(\t\x12\x31\n\x07\x63\x61talog\x18\x03 \x01(\x0b\x32 .muster.internal.v1.TopicCatalog\x12\x13\n\x0b\x63\x61rried_out\x18\x04 \x01(\x04\x1ag\n\x06\x41ttach\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.muster.v1.Attach\x12\x14\n\x0cknows_unsure\x18\x03 \x01(\x08\x12\x10\n\x08identity\x18\x04 \x01(\t\x1a?\n\x04\x42\x65\x61t\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x03 \x01(\x04\x1a?\n\x06\x44\x65tach\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.muster.v1.Detach\x1a\x42\n\x0cStreamBroken\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x0f\n\x07suspect\x18\x02 \x01(\x08\x12\x0e\n\x06\x61go_ms\x18\x03 \x01(\x03\x1a#\n\x0f\x46\x65\x61turesEnabled\x12\x10\n\x08\x66\x65\x61tures\x18\x01 \x03(\t\x1a\xef\x01\n\x08\x41ssigned\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x08\x12?\n\x07\x63hanges\x18\x04 \x03(\x0b\x32..muster.internal.v1.FaultEvent.Assigned.Change\x1ap\n\x06\x43hange\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12(\n\x04gets\x18\x02 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05loses\x18\x03 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x1a\xb7\x01\n\x08Resolved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x08\x12G\n\x0b\x65xpressions\x18\x04 \x03(\x0b\x32\x32.muster.internal.v1.FaultEvent.Resolved.Expression\x1a\x30\n\nExpression\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x1aX\n\x08Replayed\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12%\n\x06record\x18\x02 \x01(\x0b\x32\x15.muster.log.v1.RecordB\x06\n\x04kindb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emuster/internal/v1/fault.proto\x12\x12muster.internal.v1\x1a\x19google/protobuf/any.proto\x1a!muster/internal/v1/metadata.proto\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x17muster/v1/session.proto\"\xcb\x03\n\x05\x46\x61ult\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\r\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x10\n\x08group_id\x18\x05 \x01(\t\x12\x14\n\x0c\x66\x61iled_at_ms\x18\x06 \x01(\x04\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x11\n\ttraceback\x18\x08 \x01(\t\x12\x35\n\x06\x63onfig\x18\t \x03(\x0b\x32%.muster.internal.v1.Fault.ConfigEntry\x12\x16\n\x0esnapshot_parts\x18\n \x03(\x0c\x12\x10\n\x08\x63omplete\x18\x0b \x01(\x08\x12.\n\x06\x65vents\x18\x0c \x03(\x0b\x32\x1e.muster.internal.v1.FaultEvent\x12\x10\n\x08\x66\x65\x61tures\x18\r \x03(\t\x12\x33\n\x05words\x18\x0e \x03(\x0b\x32$.muster.internal.v1.Fault.WordsEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a,\n\nWordsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc1\x11\n\nFaultEvent\x12\x0f\n\x07\x62oot_ms\x18\x01 \x01(\x03\x12\x0f\n\x07wall_ms\x18\x02 \x01(\x03\x12\x18\n\x10wall_not_trusted\x18( \x01(\x08\x12\x10\n\x06loaded\x18\x03 \x01(\x04H\x00\x12\x39\n\x07request\x18\x04 \x01(\x0b\x32&.muster.internal.v1.FaultEvent.RequestH\x00\x12\x13\n\tcancelled\x18\x05 \x01(\x04H\x00\x12@\n\x0b\x61ppend_done\x18\x06 \x01(\x0b\x32).muster.internal.v1.FaultEvent.AppendDoneH\x00\x12\x0e\n\x04tick\x18\x07 \x01(\x08H\x00\x12\x11\n\x07suspend\x18\x08 \x01(\x08H\x00\x12\x10\n\x06resume\x18\t \x01(\x08H\x00\x12\x37\n\x06unload\x18\n \x01(\x0b\x32%.muster.internal.v1.FaultEvent.UnloadH\x00\x12\x46\n\x0etopics_changed\x18\x0b \x01(\x0b\x32,.muster.internal.v1.FaultEvent.TopicsChangedH\x00\x12\x37\n\x06\x61ttach\x18\x0c \x01(\x0b\x32%.muster.internal.v1.FaultEvent.AttachH\x00\x12\x37\n\x06\x64\x65tach\x18\r \x01(\x0b\x32%.muster.internal.v1.FaultEvent.DetachH\x00\x12\x33\n\x04\x62\x65\x61t\x18\x0e \x01(\x0b\x32#.muster.internal.v1.FaultEvent.BeatH\x00\x12\x44\n\rstream_broken\x18\x0f \x01(\x0b\x32+.muster.internal.v1.FaultEvent.StreamBrokenH\x00\x12;\n\x08replayed\x18\x10 \x01(\x0b\x32\'.muster.internal.v1.FaultEvent.ReplayedH\x00\x12J\n\x10\x66\x65\x61tures_enabled\x18\x11 \x01(\x0b\x32..muster.internal.v1.FaultEvent.FeaturesEnabledH\x00\x12;\n\x08\x61ssigned\x18\x12 \x01(\x0b\x32\'.muster.internal.v1.FaultEvent.AssignedH\x00\x12;\n\x08resolved\x18\x13 \x01(\x0b\x32\'.muster.internal.v1.FaultEvent.ResolvedH\x00\x1a\xd6\x01\n\x07Request\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x07message\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04\x64raw\x18\x04 \x01(\t\x12\x10\n\x08identity\x18\x05 \x01(\t\x12\x18\n\x0bis_operator\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x11\n\tstream_id\x18\x07 \x01(\x04\x12\x12\n\nconnection\x18\x08 \x01(\x04\x12\x14\n\x0cknows_unsure\x18\t \x01(\x08\x42\x0e\n\x0c_is_operator\x1a\x43\n\nAppendDone\x12\x0e\n\x06\x61ppend\x18\x01 \x01(\x04\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x1a\x33\n\x06Unload\x12)\n\tsuccessor\x18\x01 \x01(\x0b\x32\x16.muster.v1.Coordinator\x1ax\n\rTopicsChanged\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x0f\n\x07\x64\x65leted\x18\x02 \x03(\t\x12\x31\n\x07\x63\x61talog\x18\x03 \x01(\x0b\x32 .muster.internal.v1.TopicCatalog\x12\x13\n\x0b\x63\x61rried_out\x18\x04 \x01(\x04\x1ag\n\x06\x41ttach\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.muster.v1.Attach\x12\x14\n\x0cknows_unsure\x18\x03 \x01(\x08\x12\x10\n\x08identity\x18\x04 \x01(\t\x1a?\n\x04\x42\x65\x61t\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x03 \x01(\x04\x1a?\n\x06\x44\x65tach\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\"\n\x07request\x18\x02 \x01(\x0b\x32\x11.muster.v1.Detach\x1a\x42\n\x0cStreamBroken\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x0f\n\x07suspect\x18\x02 \x01(\x08\x12\x0e\n\x06\x61go_ms\x18\x03 \x01(\x03\x1a#\n\x0f\x46\x65\x61turesEnabled\x12\x10\n\x08\x66\x65\x61tures\x18\x01 \x03(\t\x1a\xef\x01\n\x08\x41ssigned\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x08\x12?\n\x07\x63hanges\x18\x04 \x03(\x0b\x32..muster.internal.v1.FaultEvent.Assigned.Change\x1ap\n\x06\x43hange\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12(\n\x04gets\x18\x02 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05loses\x18\x03 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x1a\xb7\x01\n\x08Resolved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x08\x12G\n\x0b\x65xpressions\x18\x04 \x03(\x0b\x32\x32.muster.internal.v1.FaultEvent.Resolved.Expression\x1a\x30\n\nExpression\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x1aX\n\x08Replayed\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12%\n\x06record\x18\x02 \x01(\x0b\x32\x15.muster.log.v1.RecordB\x06\n\x04kindb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,38 +38,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FAULT_CONFIGENTRY']._loaded_options = None
   _globals['_FAULT_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_FAULT_WORDSENTRY']._loaded_options = None
+  _globals['_FAULT_WORDSENTRY']._serialized_options = b'8\001'
   _globals['_FAULT']._serialized_start=195
-  _globals['_FAULT']._serialized_end=555
-  _globals['_FAULT_CONFIGENTRY']._serialized_start=510
-  _globals['_FAULT_CONFIGENTRY']._serialized_end=555
-  _globals['_FAULTEVENT']._serialized_start=558
-  _globals['_FAULTEVENT']._serialized_end=2799
-  _globals['_FAULTEVENT_REQUEST']._serialized_start=1475
-  _globals['_FAULTEVENT_REQUEST']._serialized_end=1689
-  _globals['_FAULTEVENT_APPENDDONE']._serialized_start=1691
-  _globals['_FAULTEVENT_APPENDDONE']._serialized_end=1758
-  _globals['_FAULTEVENT_UNLOAD']._serialized_start=1760
-  _globals['_FAULTEVENT_UNLOAD']._serialized_end=1811
-  _globals['_FAULTEVENT_TOPICSCHANGED']._serialized_start=1813
-  _globals['_FAULTEVENT_TOPICSCHANGED']._serialized_end=1933
-  _globals['_FAULTEVENT_ATTACH']._serialized_start=1935
-  _globals['_FAULTEVENT_ATTACH']._serialized_end=2038
-  _globals['_FAULTEVENT_BEAT']._serialized_start=2040
-  _globals['_FAULTEVENT_BEAT']._serialized_end=2103
-  _globals['_FAULTEVENT_DETACH']._serialized_start=2105
-  _globals['_FAULTEVENT_DETACH']._serialized_end=2168
-  _globals['_FAULTEVENT_STREAMBROKEN']._serialized_start=2170
-  _globals['_FAULTEVENT_STREAMBROKEN']._serialized_end=2236
-  _globals['_FAULTEVENT_FEATURESENABLED']._serialized_start=2238
-  _globals['_FAULTEVENT_FEATURESENABLED']._serialized_end=2273
-  _globals['_FAULTEVENT_ASSIGNED']._serialized_start=2276
-  _globals['_FAULTEVENT_ASSIGNED']._serialized_end=2515
-  _globals['_FAULTEVENT_ASSIGNED_CHANGE']._serialized_start=2403
-  _globals['_FAULTEVENT_ASSIGNED_CHANGE']._serialized_end=2515
-  _globals['_FAULTEVENT_RESOLVED']._serialized_start=2518
-  _globals['_FAULTEVENT_RESOLVED']._serialized_end=2701
-  _globals['_FAULTEVENT_RESOLVED_EXPRESSION']._serialized_start=2653
-  _globals['_FAULTEVENT_RESOLVED_EXPRESSION']._serialized_end=2701
-  _globals['_FAULTEVENT_REPLAYED']._serialized_start=2703
-  _globals['_FAULTEVENT_REPLAYED']._serialized_end=2791
+  _globals['_FAULT']._serialized_end=654
+  _globals['_FAULT_CONFIGENTRY']._serialized_start=563
+  _globals['_FAULT_CONFIGENTRY']._serialized_end=608
+  _globals['_FAULT_WORDSENTRY']._serialized_start=610
+  _globals['_FAULT_WORDSENTRY']._serialized_end=654
+  _globals['_FAULTEVENT']._serialized_start=657
+  _globals['_FAULTEVENT']._serialized_end=2898
+  _globals['_FAULTEVENT_REQUEST']._serialized_start=1574
+  _globals['_FAULTEVENT_REQUEST']._serialized_end=1788
+  _globals['_FAULTEVENT_APPENDDONE']._serialized_start=1790
+  _globals['_FAULTEVENT_APPENDDONE']._serialized_end=1857
+  _globals['_FAULTEVENT_UNLOAD']._serialized_start=1859
+  _globals['_FAULTEVENT_UNLOAD']._serialized_end=1910
+  _globals['_FAULTEVENT_TOPICSCHANGED']._serialized_start=1912
+  _globals['_FAULTEVENT_TOPICSCHANGED']._serialized_end=2032
+  _globals['_FAULTEVENT_ATTACH']._serialized_start=2034
+  _globals['_FAULTEVENT_ATTACH']._serialized_end=2137
+  _globals['_FAULTEVENT_BEAT']._serialized_start=2139
+  _globals['_FAULTEVENT_BEAT']._serialized_end=2202
+  _globals['_FAULTEVENT_DETACH']._serialized_start=2204
+  _globals['_FAULTEVENT_DETACH']._serialized_end=2267
+  _globals['_FAULTEVENT_STREAMBROKEN']._serialized_start=2269
+  _globals['_FAULTEVENT_STREAMBROKEN']._serialized_end=2335
+  _globals['_FAULTEVENT_FEATURESENABLED']._serialized_start=2337
+  _globals['_FAULTEVENT_FEATURESENABLED']._serialized_end=2372
+  _globals['_FAULTEVENT_ASSIGNED']._serialized_start=2375
+  _globals['_FAULTEVENT_ASSIGNED']._serialized_end=2614
+  _globals['_FAULTEVENT_ASSIGNED_CHANGE']._serialized_start=2502
+  _globals['_FAULTEVENT_ASSIGNED_CHANGE']._serialized_end=2614
+  _globals['_FAULTEVENT_RESOLVED']._serialized_start=2617
+  _globals['_FAULTEVENT_RESOLVED']._serialized_end=2800
+  _globals['_FAULTEVENT_RESOLVED_EXPRESSION']._serialized_start=2752
+  _globals['_FAULTEVENT_RESOLVED_EXPRESSION']._serialized_end=2800
+  _globals['_FAULTEVENT_REPLAYED']._serialized_start=2802
+  _globals['_FAULTEVENT_REPLAYED']._serialized_end=2890
 # @@protoc_insertion_point(module_scope)

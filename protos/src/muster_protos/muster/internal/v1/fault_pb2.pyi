@@ -51,6 +51,26 @@ class Fault(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class WordsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FORMAT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
@@ -64,6 +84,7 @@ class Fault(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Version of this layout: 1."""
     version: _builtins.str
@@ -100,6 +121,10 @@ class Fault(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the features of the cluster that were enabled when the shard was loaded."""
 
+    @_builtins.property
+    def words(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Settings of the group protocol that are words, by name."""
+
     def __init__(
         self,
         *,
@@ -116,10 +141,11 @@ class Fault(_message.Message):
         complete: _builtins.bool = ...,
         events: _abc.Iterable[Global___FaultEvent] | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        words: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "config", b"config", "error", b"error", "events", b"events", "failed_at_ms", b"failed_at_ms", "features", b"features", "format", b"format", "group_id", b"group_id", "shard", b"shard", "shard_epoch", b"shard_epoch", "snapshot_parts", b"snapshot_parts", "traceback", b"traceback", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "config", b"config", "error", b"error", "events", b"events", "failed_at_ms", b"failed_at_ms", "features", b"features", "format", b"format", "group_id", b"group_id", "shard", b"shard", "shard_epoch", b"shard_epoch", "snapshot_parts", b"snapshot_parts", "traceback", b"traceback", "version", b"version", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
