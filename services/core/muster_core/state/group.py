@@ -401,20 +401,16 @@ class Group:
     def identity_of(self, member_id: str) -> str:
         """Whom a member belongs to, or an id that was not used yet; empty: nobody, or there is none."""
         member = self.members.get(member_id)
-        if member is not None:
-            return member.identity
-        if self.incremental is not None and member_id in self.incremental.members:
+        if member is None and self.incremental is not None and member_id in self.incremental.members:
             return self.incremental.members[member_id].told.identity
-        return self._pending_identities.get(member_id, "")
+        return self._pending_identities.get(member_id, "") if member is None else member.identity
 
     def lock_of(self, member_id: str) -> Lock:
         """What the secret of a caller with this id is compared with, be it a member's or not used yet."""
         member = self.members.get(member_id)
-        if member is not None:
-            return member.lock
-        if self.incremental is not None and member_id in self.incremental.members:
+        if member is None and self.incremental is not None and member_id in self.incremental.members:
             return lock_of(self.incremental.members[member_id].told.secret_hash)
-        return self._pending_locks.get(member_id, OPEN)
+        return self._pending_locks.get(member_id, OPEN) if member is None else member.lock
 
     def id_made_for(self, join: str) -> str:
         """The id of the dynamic member that this join made, also one not used yet; empty: none."""
