@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kit.lives.incremental_fuzz import CONFIG, IncrementalShardLife, check_settled
 from kit.lives.incremental_shard import GROUP, JOIN, NumberedMember
-from kit.lives.shard_fuzz import Differs
+from kit.lives.played import Differs, played
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from kit.logs.core_audit import broken_promises
 from muster_core import error_code
@@ -35,12 +35,7 @@ def life(seed: int, length: int = LENGTH) -> "ConversionLife":
         Differs: see there.
         Exception: whatever the core raises.
     """
-    played = ConversionLife(random.Random(seed))
-    for _ in range(length):
-        played.step()
-        played.check()
-    played.finish()
-    return played
+    return played(ConversionLife(random.Random(seed)), length)
 
 
 class Changer:

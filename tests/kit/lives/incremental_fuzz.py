@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from kit.lives.incremental_calls import TOPICS, DrawnCalls, DrawnStreams
 from kit.lives.incremental_shard import FEATURES, GROUP
+from kit.lives.played import Differs, played
 from kit.lives.server_assignors import SERVER_ASSIGNORS, Re2Expressions, answer_to
-from kit.lives.shard_fuzz import Differs
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from kit.logs.core_audit import broken_promises
 from kit.logs.snapshots import picture, pictures, through_snapshot
@@ -71,12 +71,7 @@ def life(seed: int, length: int = LENGTH) -> "IncrementalShardLife":
         Differs: see there.
         Exception: whatever the core raises.
     """
-    played = IncrementalShardLife(random.Random(seed))
-    for _ in range(length):
-        played.step()
-        played.check()
-    played.finish()
-    return played
+    return played(IncrementalShardLife(random.Random(seed)), length)
 
 
 class IncrementalShardLife:

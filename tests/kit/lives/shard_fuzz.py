@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from kit.lives.played import Differs, played
 from kit.lives.virtual_shard import VirtualShard
 from kit.logs.core_audit import broken_promises
 from kit.logs.snapshots import pictures, through_snapshot
@@ -67,10 +68,6 @@ _SECRETS = {"g": b"", "h": b"a member's secret"}
 _STREAMS = (1, 2, 3)
 
 
-class Differs(AssertionError):
-    """What is served is not what the log says; or the log breaks a promise."""
-
-
 def life(seed: int, length: int = LENGTH) -> "ShardLife":
     """Plays the life of a seed to its end.
 
@@ -78,12 +75,7 @@ def life(seed: int, length: int = LENGTH) -> "ShardLife":
         Differs: see there.
         Exception: whatever the core raises.
     """
-    played = ShardLife(random.Random(seed))
-    for _ in range(length):
-        played.step()
-        played.check()
-    played.finish()
-    return played
+    return played(ShardLife(random.Random(seed)), length)
 
 
 class ShardLife:
