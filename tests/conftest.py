@@ -16,7 +16,10 @@ from kit.quick import Quickness
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """For each Java that tests start: none lives long enough for a thorough compiler, or a parallel collector."""
 
-NOT_QUICK = ("cluster", "containers", "long", "spark")
+REAL = ("cluster", "containers", "long", "spark")
+"""Markers of tests that may start a server, or wait for a clock."""
+
+NOT_QUICK = (*REAL, "slow")
 """Markers of tests that `quick` leaves out."""
 
 _NEVER_QUICK = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.MULTILINE)
@@ -141,8 +144,8 @@ def _servers_are_forked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test that is among the quick ones and starts a server, or waits for a clock."""
-    if any(request.node.get_closest_marker(name) for name in NOT_QUICK):
+    """Fails a quick test that starts a server, waits for a clock, or computes for long."""
+    if any(request.node.get_closest_marker(name) for name in REAL):
         yield
         return
     quickness = Quickness()
@@ -150,6 +153,8 @@ def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     yield
     if quickness.faults:
         pytest.fail(f"it {quickness.faults[0]}, as no quick test does: mark it `cluster`", pytrace=False)
+    if quickness.is_slow and not request.node.get_closest_marker("slow"):
+        pytest.fail(f"it computes for {quickness.computed_s:.1f} s: mark it `slow`", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -39,6 +39,7 @@ def test_assigns_as_kafka_does(vector: dict[str, Any]) -> None:
     check_assignment(assignor, replace(group, members=keeping), assigned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KAFKA))
 @settings(deadline=None)
 @given(group=groups())
@@ -46,6 +47,7 @@ def test_every_wanted_partition_has_one_owner_that_wants_it(name: str, group: Gr
     check_assignment(KAFKA[name], group, KAFKA[name].assign(group))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KAFKA))
 @settings(deadline=None)
 @given(group=groups(), data=st.data())
@@ -79,6 +81,7 @@ def test_removed_partitions_are_as_if_they_had_never_been(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 @settings(deadline=None)
 @given(group=groups())

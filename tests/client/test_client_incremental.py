@@ -86,6 +86,7 @@ def shares(*workers: Any) -> bool:
     return sorted(owned) == list(range(PARTITIONS)) and max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.slow
 async def test_one_joins_and_leaves_and_the_others_go_on(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
@@ -106,6 +107,7 @@ async def test_one_joins_and_leaves_and_the_others_go_on(muster_cluster: LocalCl
         log.check(cluster)
 
 
+@pytest.mark.slow
 async def test_commits_go_on_while_others_come_and_go(muster_cluster: LocalCluster) -> None:
     gaps_s: list[float] = []
     async with muster_cluster as cluster:
@@ -143,6 +145,7 @@ async def test_what_moves_waits_for_work_that_takes_its_time_and_nothing_else_do
         log.check(cluster)
 
 
+@pytest.mark.slow
 async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
@@ -154,6 +157,7 @@ async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_clust
         log.check(cluster)
 
 
+@pytest.mark.slow
 async def test_one_that_is_killed_is_replaced_when_the_time_that_it_asked_for_is_over(
     muster_cluster: LocalCluster,
 ) -> None:
@@ -172,6 +176,7 @@ async def test_one_that_is_killed_is_replaced_when_the_time_that_it_asked_for_is
         log.check(cluster)
 
 
+@pytest.mark.slow
 async def test_a_dead_coordinator_stops_nothing(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
@@ -188,6 +193,7 @@ async def test_a_dead_coordinator_stops_nothing(muster_cluster: LocalCluster) ->
         log.check(cluster)
 
 
+@pytest.mark.slow
 async def test_one_that_hears_nothing_stops_before_another_begins(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
@@ -200,6 +206,7 @@ async def test_one_that_hears_nothing_stops_before_another_begins(muster_cluster
         log.check(cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.row("CL-17")
 async def test_a_static_worker_is_away_for_a_while_and_comes_back_to_its_own(
     muster_cluster: LocalCluster,

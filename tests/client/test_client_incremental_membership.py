@@ -400,6 +400,7 @@ def test_lists_are_sorted_by_topic_and_number() -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_one_owner_at_a_time_whatever_is_lost_doubled_or_late(seed: int) -> None:

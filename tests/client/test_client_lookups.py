@@ -9,6 +9,7 @@ from muster._session.channels import ChannelPool
 from muster._session.transport import ConnectionLost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 2 * MOST_LOOKUPS + 1])
 async def test_an_unforeseen_error_ends_every_lookup(count: int) -> None:
     def connect(_: str) -> grpc.aio.Channel:

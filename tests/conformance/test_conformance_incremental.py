@@ -16,6 +16,7 @@ def test_answers_as_kafka_does(script: IncrementalScript) -> None:
     assert verdict.matches, f"step {verdict.step}: Kafka {verdict.expected}, Muster {verdict.got}"
 
 
+@pytest.mark.slow
 def test_only_scripts_with_expressions_need_a_difference() -> None:
     for script in SCRIPTS:
         named = any(step.operation == "heartbeat" and step.argument.get("regex") for step in script.steps)
@@ -37,6 +38,7 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
         traces_incremental.load(path)
 
 
+@pytest.mark.slow
 def test_the_command_tells_the_kinds_of_file_apart(capsys: pytest.CaptureFixture[str]) -> None:
     count, named, different = command.run_traces(traces_incremental.VECTORS)
     assert (count, different) == (len(SCRIPTS), [])

@@ -515,6 +515,7 @@ def acknowledged(shard: Shard) -> Any:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.row("MX-11")
 @pytest.mark.row("PT-17")
 @pytest.mark.row("ST-02")

@@ -16,6 +16,7 @@ class SnapshotLife(GroupLife):
         self.known.clear()
 
 
+@pytest.mark.slow
 def test_a_snapshot_and_the_tail_equal_the_whole_log_at_every_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS", SHRINKING_S)
     run_state_machine_as_test(

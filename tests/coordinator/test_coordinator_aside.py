@@ -66,6 +66,7 @@ async def test_one_that_was_killed_is_begun_again(aside: Aside) -> None:
     assert aside.pid not in (None, pid)
 
 
+@pytest.mark.slow
 @pytest.mark.row("TA-18")
 async def test_one_that_hangs_is_ended_and_the_loop_goes_on_meanwhile() -> None:
     aside = Aside(limit_ms=6_000)

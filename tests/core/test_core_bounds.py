@@ -66,6 +66,7 @@ def test_what_goes_to_the_log_at_a_time_is_bounded_in_bytes_and_records() -> Non
     assert [utf8_bytes(text) for text in ("", "ab", "é", WIDE)] == [0, 2, 2, 4]
 
 
+@pytest.mark.slow
 def test_a_group_goes_with_one_record_whatever_it_holds() -> None:
     cluster = with_many_offsets(2)
     cluster.auto_ack = False
@@ -90,6 +91,7 @@ def test_more_offsets_than_a_record_can_name_expire() -> None:
     assert cluster.shard.groups == {}
 
 
+@pytest.mark.slow
 def test_offsets_that_expire_together_go_some_at_a_time() -> None:
     cluster = VirtualShard(GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=60_000))
     for group_id in ("g", "h"):
@@ -373,6 +375,7 @@ def test_the_numbers_of_a_topic_are_found_whatever_was_put_in_order(
     assert store.numbers_of(lambda name: name == "v") == {"v": list(range(20))}
 
 
+@pytest.mark.slow
 def test_offsets_are_put_in_order_some_at_a_time_and_a_page_waits_for_that() -> None:
     cluster = VirtualShard()
     cluster.ask(commit_from_outside(["u", "t"]))

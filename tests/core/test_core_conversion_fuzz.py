@@ -7,6 +7,7 @@ import pytest
 from kit.lives.conversion_fuzz import life
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 9, 3))
 def test_a_group_is_converted_in_any_phase_and_everything_is_shared_out(first: int) -> None:
     assert sum(life(seed).conversions for seed in range(first, first + 3)) > 2

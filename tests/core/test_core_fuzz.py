@@ -4,6 +4,7 @@ import pytest
 from kit.lives.core_fuzz import drawn, failure_of, shrunk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_the_core_raises_nothing(first: int) -> None:
     for seed in range(first, first + 100):

@@ -198,6 +198,7 @@ def test_in_a_full_shard_a_history_does_not_grow() -> None:
     assert len(history) == 2, "that made room"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells what a process takes")
 @pytest.mark.parametrize("kind", measured_holdings.KINDS)
 def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:

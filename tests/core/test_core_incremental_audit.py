@@ -53,6 +53,7 @@ def audited(built: LogBuilder, count: int, state: Shard, begin: int = 0) -> list
     return sorted({violation.invariant for violation in audit.findings.violations})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_snapshot_is_what_the_records_say(seed: int) -> None:
     built = as_log(IncrementalLife(seed).play().cluster)
@@ -60,6 +61,7 @@ def test_a_snapshot_is_what_the_records_say(seed: int) -> None:
         assert audited(built, count, replayed(built, count)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_trimmed_log_is_followed_from_its_snapshot(seed: int) -> None:
     built = as_log(IncrementalLife(seed).play().cluster)

@@ -41,6 +41,7 @@ def code(answer: object) -> int:
     return int(answer.error_code)
 
 
+@pytest.mark.slow
 def test_groups_that_never_come_to_a_generation_leave_nothing() -> None:
     shard = VirtualShard()
     most = 0
@@ -126,6 +127,7 @@ def test_a_group_that_a_commit_makes_known_stays_until_its_offsets_expire() -> N
     assert shard.kinds() == ["offset_committed", "offset_tombstone", "group_tombstone"]
 
 
+@pytest.mark.slow
 def test_a_member_that_leaves_streams_behind_for_days_leaves_nothing() -> None:
     shard = VirtualShard()
     joining = shard.send(join("g", instance_id="i"))
@@ -150,6 +152,7 @@ def test_a_member_that_leaves_streams_behind_for_days_leaves_nothing() -> None:
     assert shard.state("g") == "Stable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["left", "silent"])
 def test_of_a_group_that_was_deleted_nothing_is_kept(ends: str) -> None:
     shard = VirtualShard()

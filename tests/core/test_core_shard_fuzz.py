@@ -4,6 +4,7 @@ import pytest
 from kit.lives.shard_fuzz import life
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_what_is_served_is_what_the_log_says(first: int) -> None:
     assert sum(life(seed).generations for seed in range(first, first + 20)) > 60

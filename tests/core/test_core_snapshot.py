@@ -97,6 +97,7 @@ def test_a_part_ends_where_it_is_large_enough() -> None:
     assert all(len(part) < 4_096 + 20_000 for part in small)
 
 
+@pytest.mark.slow
 def test_no_part_is_too_large_for_metadata_however_long_the_metadata_of_commits_is() -> None:
     shard = Shard(3, GroupConfig())
     for number in range(500):

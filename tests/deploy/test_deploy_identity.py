@@ -23,6 +23,7 @@ def _with_tokens(kustomization: str) -> str:
     return yaml.safe_dump(content)
 
 
+@pytest.mark.slow
 def test_tokens_of_service_accounts_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = rendered()
     for manifest in manifests:

@@ -93,6 +93,7 @@ def test_source_is_valid(path: Path) -> None:
         validate(document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_overlay_is_valid(overlay: str) -> None:
     manifests = rendered(overlay)

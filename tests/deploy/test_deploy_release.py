@@ -166,6 +166,7 @@ def test_no_image_ends_as_root() -> None:
     assert {stages[target] for target in images.TARGETS} == {"65532:65532"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["coordinator", "discovery"])
 def test_a_role_needs_nothing_that_its_image_leaves_out(role: str) -> None:
     assert {"redis", "hiredis"} <= set(LEFT_OUT)

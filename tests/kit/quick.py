@@ -1,4 +1,4 @@
-"""What a quick test may not do: start a server, or wait for a clock.
+"""What a quick test may not do: start a server, wait for a clock, or compute for long.
 
 The client's tests use it, also where only the client is installed.
 """
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 LONGEST_WAIT_S = 1.0
+LONGEST_COMPUTING_S = 5.0
+"""Of the process: several times what a test without the marker `slow` needs, also on a busy machine."""
 
 
 class Quickness:
@@ -18,6 +20,17 @@ class Quickness:
 
     def __init__(self) -> None:
         self.faults: list[str] = []
+        self._began_s = time.process_time()
+
+    @property
+    def computed_s(self) -> float:
+        """Time of processors since its beginning."""
+        return time.process_time() - self._began_s
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether that is more than a quick test takes."""
+        return self.computed_s > LONGEST_COMPUTING_S
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         """From now on."""

@@ -45,3 +45,13 @@ def test_a_process(seen: Quickness) -> None:
     with pytest.raises(OSError, match="null"):
         ChildProcess("p", [sys.executable], Path("/dev/null/log")).start()
     assert seen.faults == ["starts a process that serves"]
+
+
+def test_computing(seen: Quickness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kit.quick.LONGEST_COMPUTING_S", 0.05)
+    was_slow = [seen.is_slow]
+    deadline_s = time.process_time() + 0.1
+    while time.process_time() < deadline_s:
+        pass
+    assert [*was_slow, seen.is_slow] == [False, True]
+    assert seen.computed_s > 0.1

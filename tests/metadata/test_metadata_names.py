@@ -147,6 +147,7 @@ def test_names_that_cannot_be_are_refused() -> None:
     assert catalog.alter("absent", {"a": 1}).error_code == UNKNOWN
 
 
+@pytest.mark.slow
 def test_names_and_holes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = NamedCatalog()
     long = [f"{number:0249d}" for number in range(MAX_NAMES_BYTES // 249)]
@@ -223,5 +224,5 @@ class Names(RuleBasedStateMachine):
         assert self.catalog.shown("t") == wanted
 
 
-TestNames = Names.TestCase
+TestNames = pytest.mark.slow(Names.TestCase)
 TestNames.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

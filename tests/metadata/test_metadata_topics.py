@@ -176,6 +176,7 @@ def test_a_shard_takes_no_snapshot_of_the_catalog_nor_the_catalog_one_of_a_shard
         catalog.take(of_a_shard)
 
 
+@pytest.mark.slow
 def test_the_largest_catalog_fits_into_parts() -> None:
     topics = Topics()
     records = [
@@ -283,6 +284,7 @@ def test_no_zones_are_stored_before_their_feature_is_enabled() -> None:
     assert catalog.change("alter", "t-1", 4).error_code == 0
 
 
+@pytest.mark.slow
 def test_the_zones_of_all_topics_have_a_limit_of_bytes_and_fit_into_a_snapshot() -> None:
     catalog = ZonedCatalog()
     everywhere = {name: tuple(range(100_000)) for name in ("a", "b", "c")}

@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.lives.incremental_shard import AWAY, LEAVE, NumberedMember, incremental_of, incremental_shard
@@ -286,6 +287,7 @@ def _join_of(member: NumberedMember) -> ConsumerGroupHeartbeatRequest:
     return request
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, 1 << 16),

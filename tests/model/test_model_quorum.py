@@ -9,13 +9,13 @@ from model.state import Rules
 
 
 @pytest.mark.long
-@pytest.mark.quick
 @pytest.mark.parametrize("case", SHALLOW, ids=lambda case: case.name.replace(" ", "_"))
 def test_nothing_breaks_with_all_rules(case: Case) -> None:
     walk, good = run(case, limit_s=300)
     assert good, (walk.broken, walk.trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DROPPED, ids=lambda case: case.dropped)
 def test_something_breaks_without_a_rule(case: Case) -> None:
     walk, good = run(case, limit_s=300)

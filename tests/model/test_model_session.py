@@ -22,6 +22,7 @@ def test_a_walk_ends_as_it_must(case: SessionCase) -> None:
     assert good, (walk.states, walk.broken, walk.trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_what_a_walk_leaves_out_of_a_state_matters_to_nothing_that_follows(case: SessionCase) -> None:
     model = SessionModel(case.rules, case.bounds, riding=case.riding)

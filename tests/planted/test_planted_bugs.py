@@ -32,6 +32,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     return Ground(tmp_path_factory.mktemp("planted") / "ground", ports_of(0, 1))
 
 
+@pytest.mark.slow
 def test_every_rule_has_a_bug_and_every_bug_fits() -> None:
     assert faults(read_plants(), read_rules()) == []
 

@@ -52,6 +52,7 @@ async def collector(machine: Machine) -> AsyncIterator[Collector]:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("took_s", "set_aside"), [(garbage.LONG_S / 2, False), (2 * garbage.LONG_S, True)])
 async def test_what_survived_a_long_collection_is_not_looked_at_again(
     collector: Collector, machine: Machine, took_s: float, set_aside: bool
@@ -63,6 +64,7 @@ async def test_what_survived_a_long_collection_is_not_looked_at_again(
     assert any(found is kept for found in gc.get_objects()) is not set_aside
 
 
+@pytest.mark.slow
 async def test_what_a_read_has_made_is_not_looked_at_when_it_ends(collector: Collector) -> None:
     with collector.left_alone(), collector.left_alone():
         assert not gc.isenabled()
@@ -71,6 +73,7 @@ async def test_what_a_read_has_made_is_not_looked_at_when_it_ends(collector: Col
     assert not any(found is kept for found in gc.get_objects())
 
 
+@pytest.mark.slow
 async def test_garbage_among_what_was_set_aside_is_swept_up_when_the_process_has_grown(
     collector: Collector, machine: Machine
 ) -> None:
@@ -87,6 +90,7 @@ async def test_garbage_among_what_was_set_aside_is_swept_up_when_the_process_has
     assert left() is None
 
 
+@pytest.mark.slow
 async def test_a_sweep_is_seldom_however_fast_the_process_grows(
     collector: Collector, machine: Machine
 ) -> None:

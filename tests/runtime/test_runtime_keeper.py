@@ -111,6 +111,7 @@ async def test_refusals_of_one_caller_are_gathered_and_all_counted(trail: Trail,
     assert [event.count for event in stored.kept.values() if event.who == "ann"] == [1]
 
 
+@pytest.mark.slow
 async def test_refusals_of_many_callers_are_bounded_and_the_others_counted(trail: Trail, stored: Log) -> None:
     for number in range(5_000):
         be(f"identity-{number}")
@@ -137,6 +138,7 @@ async def test_no_flood_of_refusals_pushes_aside_what_was_done(trail: Trail, sto
     assert (deleted.who, list(deleted.what)) == ("ann", ["topic:t"])
 
 
+@pytest.mark.slow
 async def test_a_process_ends_though_the_last_events_cannot_be_sent(trail: Trail, keeper: Keeper) -> None:
     async def send(_: Sequence[TrailEvent]) -> bool:
         raise ValueError("the channel is closed")
@@ -147,6 +149,7 @@ async def test_a_process_ends_though_the_last_events_cannot_be_sent(trail: Trail
     await keeper.stop()
 
 
+@pytest.mark.slow
 async def test_many_calls_that_were_done_are_gathered_after_a_burst(trail: Trail, stored: Log) -> None:
     be("ann")
     for number in range(3_000):

@@ -348,6 +348,7 @@ async def test_unary_calls_are_counted_by_their_status() -> None:
     assert scraped.value("muster_rpc_duration_seconds_count", method=f"{service}FindCoordinator") == 3
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_when_nothing_is_set() -> None:
     """Telemetry that is off costs nothing: not even its libraries are in the process."""
     program = (
@@ -368,6 +369,7 @@ async def test_alarms_are_counted() -> None:
     assert scraped.value("muster_alarms_total", event="other") >= 1
 
 
+@pytest.mark.slow
 def test_every_alarm_has_a_label_of_its_own() -> None:
     services = Path(__file__).parents[2] / "services"
     raised = {

@@ -133,6 +133,7 @@ async def test_renewed_files_count_for_new_connections_at_both_ends(tmp_path: Pa
         await server.stop(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["ca_file", "cert_file", "key_file"])
 def test_a_file_that_is_half_written_is_not_used(tmp_path: Path, cut: str) -> None:
     """With an empty key grpc would end the process."""

@@ -374,6 +374,7 @@ async def test_tokens_that_are_remembered_are_bounded(
         await known.owner("x" * (tokens.LONGEST_TOKEN + 1))
 
 
+@pytest.mark.slow
 @given(
     st.text()
     | st.lists(st.binary().map(base64.urlsafe_b64encode), max_size=4).map(

@@ -18,6 +18,7 @@ def test_ports_are_different_and_free() -> None:
     assert all(is_free(port) for port in ports)
 
 
+@pytest.mark.slow
 def test_a_port_that_nobody_has_taken_yet_is_not_drawn_again() -> None:
     ports = [port for _ in range(20) for port in free_ports(100)]  # by chance alone 110 would be drawn twice
     assert len(set(ports)) == 2_000
@@ -38,6 +39,7 @@ def test_no_outgoing_connection_takes_a_drawn_port() -> None:
     assert max(free_ports(50)) < first
 
 
+@pytest.mark.slow
 def test_more_than_there_are_is_refused() -> None:
     with pytest.raises(OSError, match="no 100000 free ports from 15000 to 32767"):
         free_ports(100_000)

@@ -36,6 +36,7 @@ def replayed(path: Path) -> "subprocess.CompletedProcess[str]":
     return forked.run(["muster-server", "replay", str(path)])
 
 
+@pytest.mark.slow
 def test_an_event_that_fails_again(tmp_path: Path) -> None:
     """A call of a kind that the core has no row for."""
     event = fault.message_of(Request(1, coordinator_pb2.ReleaseGroupRequest(group_id="g")), Now(5, 5))

@@ -33,6 +33,7 @@ async def committed(cluster: LocalCluster, number: int = 0) -> int:
     return found[muster.TopicPartition("t", number)].offset if found else 0
 
 
+@pytest.mark.slow
 async def test_ten_minutes_pass_in_a_moment_and_the_work_notices_nothing(
     muster_cluster: LocalCluster,
 ) -> None:
@@ -45,6 +46,7 @@ async def test_ten_minutes_pass_in_a_moment_and_the_work_notices_nothing(
         assert await committed(cluster) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [count, count_blocking], ids=["async", "blocking"])
 async def test_two_workers_share_and_one_takes_over_at_a_stop(
     muster_cluster: LocalCluster, work: Any
@@ -70,6 +72,7 @@ async def test_a_killed_worker_is_replaced_after_its_grace(muster_cluster: Local
         await cluster.until(lambda: len(first.numbers) == 2, within_s=10)
 
 
+@pytest.mark.slow
 async def test_a_worker_without_a_network_stops_before_another_one_begins(
     muster_cluster: LocalCluster,
 ) -> None:
@@ -97,6 +100,7 @@ async def test_a_worker_without_a_network_stops_before_another_one_begins(
         assert len(owners) == 1
 
 
+@pytest.mark.slow
 async def test_an_expired_worker_joins_again(muster_cluster: LocalCluster) -> None:
     async with muster_cluster as cluster, cluster.worker(count, group="g", topic="t", partitions=1) as worker:
         await cluster.until(lambda: worker.owned)
@@ -108,6 +112,7 @@ async def test_an_expired_worker_joins_again(muster_cluster: LocalCluster) -> No
         assert after.member_id != before.member_id
 
 
+@pytest.mark.slow
 async def test_a_killed_coordinator_is_replaced_and_nothing_acknowledged_is_lost(
     muster_cluster: LocalCluster,
 ) -> None:
@@ -121,6 +126,7 @@ async def test_a_killed_coordinator_is_replaced_and_nothing_acknowledged_is_lost
         assert await committed(cluster) > before + 25
 
 
+@pytest.mark.slow
 async def test_a_fenced_sink_refuses_a_zombie(muster_cluster: LocalCluster) -> None:
     fence = SqlFence("sqlite")
     connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -156,6 +162,7 @@ async def test_a_fenced_sink_refuses_a_zombie(muster_cluster: LocalCluster) -> N
     connection.close()
 
 
+@pytest.mark.slow
 async def test_work_that_fails_is_tried_again_and_then_parked(muster_cluster: LocalCluster) -> None:
     calls: list[float] = []
 
@@ -176,6 +183,7 @@ async def test_work_that_fails_is_tried_again_and_then_parked(muster_cluster: Lo
             assert calls[-1] - calls[0] >= 0.8 * (1 + 2 + 4)
 
 
+@pytest.mark.slow
 async def test_an_idle_work_is_stopped_by_the_same_clock(muster_cluster: LocalCluster) -> None:
     calls = 0
 
@@ -237,6 +245,7 @@ def test_a_test_that_waits_for_ever_is_told_so() -> None:
     assert "MUSTER_SERVERS" not in os.environ
 
 
+@pytest.mark.slow
 def test_it_runs_without_any_plugin() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()

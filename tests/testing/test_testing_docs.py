@@ -37,6 +37,7 @@ def _of_the_examples() -> dict[str, Test]:
         return _tests_of(vars(importlib.import_module("test_workers")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", [pytest.param(t, id=n) for n, t in _of_the_page().items()])
 async def test_of_the_page(test: Test) -> None:
     result = test()
@@ -44,6 +45,7 @@ async def test_of_the_page(test: Test) -> None:
         await result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", [pytest.param(t, id=n) for n, t in _of_the_examples().items()])
 async def test_of_the_examples(test: Test) -> None:
     result = test()
