@@ -21,6 +21,7 @@ METHODS = {
     "leave_group": "LeaveGroup",
     "offset_commit": "OffsetCommit",
     "offset_fetch": "OffsetFetch",
+    "consumer_group_heartbeat": "ConsumerGroupHeartbeat",
 }
 
 

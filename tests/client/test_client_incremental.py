@@ -9,6 +9,7 @@ import muster
 import pytest
 from muster import TopicPartition
 from muster.testing import LocalCluster
+from muster_protos.muster.v1 import common_pb2
 
 SETTINGS: muster.MemberSettings = {"protocol": "incremental", "heartbeat_interval_ms": 500}
 PARTITIONS = 12
@@ -296,3 +297,31 @@ async def test_groups_have_members_of_one_kind(
                 await other.wait()
         async with muster.Member(connection, group_id="g", topics="t", **second) as later:
             await cluster.until(lambda: len(later.partitions) == 2)  # an empty group changes its kind
+
+
+async def test_a_member_knows_and_counts_why_its_list_changed(
+    muster_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", 2)
+        kinds: dict[str, list[int]] = {"one": [], "two": []}
+
+        def member(name: str) -> muster.Member:
+            made = muster.Member(connection, group_id="g", topics="t", **SETTINGS)
+            monkeypatch.setattr(made.metrics, "rebalanced", kinds[name].append)
+            return made
+
+        joined = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
+        left = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
+        async with member("one") as one:
+            await cluster.until(lambda: len(one.partitions) == 2)
+            async with member("two") as two:
+                await cluster.until(lambda: len(one.partitions) == len(two.partitions) == 1)
+                assert one.last_cause is not None
+                assert two.last_cause is not None
+                assert two.member_id in one.last_cause.sentence
+            await cluster.until(lambda: len(one.partitions) == 2)
+            assert one.last_cause is not None
+            assert one.last_cause.reason == "the member was closed"
+        assert kinds == {"one": [joined, joined, left], "two": [joined]}

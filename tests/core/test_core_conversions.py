@@ -182,6 +182,29 @@ def test_owners_and_tokens_stay_and_nothing_else_is_written() -> None:
     assert kinds == ["member_subscribed"] * 2, "that it was heard of, and no step"
 
 
+def test_a_member_has_the_session_and_the_grace_that_its_classic_join_asked_for() -> None:
+    """INC-104: it is told so, and it is removed when that is over, not before."""
+    cluster = incremental_shard(config=CONFIG)
+    (member,) = stable(cluster, "a")
+    member.protocols = [("range", metadata()), ("x", b"again")]
+    member.seq += 1
+    member.session_timeout_ms = 90_000
+    member.join(member_seq=member.seq, process_id=member.process_id, disconnect_grace_ms=60_000)
+    cluster.advance(1)
+    member.joined()
+    member.sync({member.member_id: plan_of(0, 1, 2, 3)})
+    assert not member.synced().error_code
+    member.attach()
+    cluster.advance(WAIT_MS)
+    turned = member.turn()
+    answer = turned.beat(member.owned)
+    assert (answer.session_timeout_ms, answer.disconnect_grace_ms) == (90_000, 60_000)
+    cluster.advance(89_000)
+    assert member.member_id in incremental_of(cluster).members
+    cluster.advance(2_000)
+    assert member.member_id not in incremental_of(cluster).members
+
+
 def test_classic_calls_are_told_and_change_nothing() -> None:
     """INC-73: joins, syncs and heartbeats of a member, and who comes to it on a stream."""
     cluster, (first, second) = converted_shard("a", "b")

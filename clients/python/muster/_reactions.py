@@ -30,6 +30,7 @@ class Reaction(Enum):
     REDISCOVER = "look the coordinator up, back off, repeat the call; the membership lasts"
     TAKE_ID = "join again with the member id of the answer"
     REJOIN = "join again with member id and generation; give partitions up in order"
+    CONVERT = "go on as a member of an incremental group; nothing is given up or lost"
     REJOIN_KEEP_ID = "join again with the member id, without a generation; partitions are lost"
     REJOIN_RESET_ID = "join again as a new member; partitions are lost"
     RAISE = "raise an error; the membership lasts"
@@ -46,6 +47,7 @@ _EVERYWHERE = {
     common_pb2.ERROR_CODE_NOT_COORDINATOR: _R.REDISCOVER,
 }
 _MEMBERSHIP = {
+    common_pb2.ERROR_CODE_GROUP_CONVERTED: _R.CONVERT,
     common_pb2.ERROR_CODE_ILLEGAL_GENERATION: _R.REJOIN_KEEP_ID,
     common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID: _R.REJOIN_RESET_ID,
     common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS: _R.REJOIN,

@@ -129,13 +129,15 @@ class SpareBeats:
         heard: boot time at which the last acknowledged Heartbeat was sent, or 0; that of the last one that
             was answered before a join phase, or 0; whether a join phase was heard of.
         gave_up_ms: boot time at which the thread stopped, as the block was too long; 0: it did not.
+        converted: whether it heard that the group is an incremental one now.
     """
 
-    __slots__ = ("gave_up_ms", "heard")
+    __slots__ = ("converted", "gave_up_ms", "heard")
 
     def __init__(self) -> None:
         self.heard: tuple[int, int, bool] = (0, 0, False)
         self.gave_up_ms: int = 0
+        self.converted: bool = False
 
     def hear(self, sent_ms: int, *, rebalancing: bool) -> None:
         """Counts a Heartbeat that was sent at `sent_ms` and has been acknowledged."""
@@ -161,6 +163,9 @@ class Life:
     While the event loop is blocked a thread beats. What it hears counts by itself, for the grace and no
     longer: an `unsure` that the loop reads later may be older, and extends only what the loop has heard.
 
+    A member whose group becomes an incremental one counts its classic session, whatever it was on, until the
+    first beat of that kind is acknowledged.
+
     Clocks run at different rates: a thousandth is subtracted, in case this machine's clock is the slower one.
 
     Args:
@@ -185,6 +190,7 @@ class Life:
         self.spare: SpareBeats = SpareBeats()
         self._rebalance_ms = _on_any_clock(rebalance_ms)
         self._session_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms))
+        self._session_alone_ms = _on_any_clock(session_timeout_ms)
         self._on_stream_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms, grace_ms))
         self._is_waited_for = disconnect_grace_ms > 0
         self._extended_ms = _on_any_clock(session_timeout_ms) if self._is_waited_for else self._session_ms
@@ -192,6 +198,7 @@ class Life:
         self._settled_ms: int | None = None
         self._extended = False
         self._awaited = False
+        self._classic_end_ms: int | None = None
 
     @property
     def span_ms(self) -> int:
@@ -212,6 +219,8 @@ class Life:
 
     @property
     def _own_end_ms(self) -> int:
+        if self._classic_end_ms is not None:
+            return self._classic_end_ms
         if self._acknowledged_ms is None:
             return 0
         ends_ms = self._acknowledged_ms + self.span_ms
@@ -224,6 +233,8 @@ class Life:
     @property
     def _spare_end_ms(self) -> int:
         acknowledged_ms, settled_ms, phase = self.spare.heard
+        if self.spare.converted:
+            return self.converted_end_ms
         if not acknowledged_ms:
             return 0
         ends_ms = acknowledged_ms + (self._on_stream_ms if self.on_stream else self._session_ms)
@@ -235,6 +246,20 @@ class Life:
             return ends_ms
         return min(ends_ms, settled_ms + self._rebalance_ms) if settled_ms else 0
 
+    @property
+    def acknowledged_ms(self) -> int:
+        """Boot time at which the last acknowledged beat was sent; 0: none was."""
+        return max(self._acknowledged_ms or 0, self.spare.heard[0])
+
+    @property
+    def converted_end_ms(self) -> int:
+        """When the life ends of a member that has heard that its group is an incremental one now; 0: it has.
+
+        The coordinator counts the classic session from the conversion, which is later (docs/safety.md,
+        INC-75), and a join phase has ended with it.
+        """
+        return self.acknowledged_ms + self._session_alone_ms if self.acknowledged_ms else 0
+
     def allow(self, session_timeout_ms: int, disconnect_grace_ms: int) -> None:
         """Counts no more time than the coordinator gives; 0: it did not say, or the grace is the session."""
         if session_timeout_ms:
@@ -245,6 +270,7 @@ class Life:
 
     def renew(self, sent_ms: int) -> None:
         """Counts a beat that was sent at `sent_ms` and has been acknowledged."""
+        self._classic_end_ms = None
         self._extended = False
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
         if not self.rebalancing and not self._awaited:
@@ -261,8 +287,13 @@ class Life:
         SyncGroup: the server does not prolong the session for it (conformance SG-18).
         """
         self._extended = self.rebalancing = self._awaited = False
+        self._classic_end_ms = None
         self._acknowledged_ms = self._settled_ms = None
         self.spare = SpareBeats()
+
+    def last_until(self, classic_end_ms: int) -> None:
+        """Lasts until then, or until the first beat is acknowledged, which counts from there."""
+        self._classic_end_ms = classic_end_ms
 
     def go_on(self, joined_ms: int) -> None:
         """Goes on in the next generation, with what the member kept; the JoinGroup was sent at `joined_ms`.
@@ -284,7 +315,7 @@ class Life:
 
     def end(self) -> None:
         """Ends it now."""
-        self._acknowledged_ms = None
+        self._acknowledged_ms = self._classic_end_ms = None
         self.spare = SpareBeats()
 
     def extend(self, now_ms: int) -> None:
@@ -302,7 +333,14 @@ def _on_any_clock(time_ms: int) -> int:
     return time_ms - time_ms // _RATES
 
 
-_SEVERITY = (Reaction.REJOIN, Reaction.REJOIN_KEEP_ID, Reaction.REJOIN_RESET_ID, Reaction.FATAL)
+_SEVERITY = (
+    Reaction.REJOIN,
+    Reaction.CONVERT,
+    Reaction.REJOIN_KEEP_ID,
+    Reaction.REJOIN_RESET_ID,
+    Reaction.FATAL,
+)
+_KEEPS = (Reaction.REJOIN, Reaction.CONVERT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +348,7 @@ class Order:
     """What the member has to do about its membership.
 
     Attributes:
-        reaction: REJOIN, REJOIN_KEEP_ID, REJOIN_RESET_ID or FATAL.
+        reaction: REJOIN, CONVERT, REJOIN_KEEP_ID, REJOIN_RESET_ID or FATAL.
         code: the error code that asked for it; 0: the member asked itself.
         why: for people; also sent as the reason of the next join.
     """
@@ -322,7 +360,7 @@ class Order:
     @property
     def loses(self) -> bool:
         """Whether the partitions are gone already."""
-        return self.reaction is not Reaction.REJOIN
+        return self.reaction not in _KEEPS
 
 
 def _set_event() -> asyncio.Event:
@@ -434,6 +472,8 @@ class Standing:
         reaction = reaction_to(call, code)
         if code == common_pb2.ERROR_CODE_STALE_MEMBER_EPOCH:
             self.behind.set()
+        if reaction is Reaction.CONVERT and seat == self.seat and self.alive:
+            self.life.last_until(self.life.converted_end_ms)
         if reaction in _SEVERITY and seat == self.seat and not self.joining:
             self.demand(Order(reaction, code, why))
         return reaction

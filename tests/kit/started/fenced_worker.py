@@ -2,8 +2,8 @@
 
 `python fenced_worker.py SERVERS GROUP PARTITIONS SINK NAME ASSIGNORS`: the topic has the group's name, SINK
 is a file, and ASSIGNORS are joined by commas, `-` for those that `muster.run` has, `incremental` for the
-coordinator's in an incremental group, `incremental-unary` for that without streams. PARTITIONS is
-`-` where the catalog says how many there are. SIGTERM ends it.
+coordinator's in an incremental group, `incremental-unary` for that without streams, `auto` for either kind.
+PARTITIONS is `-` where the catalog says how many there are. SIGTERM ends it.
 """
 
 import asyncio
@@ -97,6 +97,8 @@ def main(servers: str, group: str, partitions: str, path: str, name: str, assign
         settings["protocol"] = "incremental"
         settings["session"] = assignors != "incremental-unary"
         settings["heartbeat_interval_ms"] = 500
+    elif assignors == "auto":
+        settings["protocol"] = "auto"
     elif assignors != "-":
         settings["assignors"] = assignors.split(",")
 

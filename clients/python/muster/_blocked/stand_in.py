@@ -120,6 +120,8 @@ class Ward:
         code = int(response.error_code)
         if code in _LIVES_ON and self.lives:
             self._spare.hear(sent_ms, rebalancing=code == common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
+        if code == common_pb2.ERROR_CODE_GROUP_CONVERTED and self.lives:
+            self._spare.converted = True
         # What else there is to be said the loop hears on its stream when it is back.
         self._refused = reaction_to(Call.HEARTBEAT, code) not in _ASKED_AGAIN
 

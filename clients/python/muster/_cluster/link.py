@@ -11,6 +11,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupDescribeResponse
 
 from muster._backoff import Backoff, Pushback, Waiting
+from muster._clock import boot_ms
 from muster._cluster.discovery import DiscoveryClient
 from muster._errors import GroupError, RequestRefused, code_name, group_error
 from muster._metrics.member import MemberMetrics
@@ -57,6 +58,7 @@ class Outcome(Generic[Response]):
     response: Response | None
     message: str = ""
     hurry: bool = False
+    sent_ms: int = 0
 
     def expect(self) -> Response:
         """The answer, which must have come."""
@@ -290,7 +292,7 @@ class GroupLink:
         await self._pushback.over(type(request))
         address = await self.locate()
         epoch_before = self.shard_epoch
-        moved = self._moved
+        moved, sent_ms = self._moved, boot_ms()
         try:
             calling = caller.call(address, request, response_type, timeout_ms=timeout_ms)
             response = await (_unless(moved, calling) if follow_moves else calling)
@@ -313,7 +315,7 @@ class GroupLink:
                 followed = self.shard_epoch > epoch_before
             else:
                 self.forget(address)
-        return Outcome(header.code, response, header.message, hurry=followed)
+        return Outcome(header.code, response, header.message, hurry=followed, sent_ms=sent_ms)
 
     async def heartbeat(
         self, request: coordinator_pb2.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat

@@ -15,6 +15,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatResponse,
 )
 
+from muster._incremental.classic_seat import ClassicSeat
 from muster._incremental.requests import (
     AWAY,
     JOIN,
@@ -116,6 +117,8 @@ class Membership:
         code: why it is `OUT` or `OVER`, or was refused last; 0: nothing was.
         why: the same, for people.
         is_unknown_kind: its join was refused since the group, or the cluster, has no incremental members.
+        changes: how many lists it was told that differ from what it works on.
+        cause: why the group has the target of the last one; None: nobody said.
     """
 
     def __init__(self, identity: Identity, life: Life, patience_ms: int) -> None:
@@ -131,6 +134,8 @@ class Membership:
         self.code = 0
         self.why = ""
         self.is_unknown_kind = False
+        self.changes = 0
+        self.cause: common_pb2.RebalanceCause | None = None
         self._patience_ms = patience_ms
         self._refused_ms: int | None = None
         self._holder = NOWHERE
@@ -143,6 +148,22 @@ class Membership:
         self._left_running: set[TopicPartition] = set()
         self._owes = False
         self._confirmed: Place | None = None
+
+    def adopt(self, seat: ClassicSeat) -> None:
+        """Begins as the classic member that it was until now (docs/safety.md, INC-140).
+
+        Its first request is that of a member which resumes. Who was in no generation joins, under the next
+        number.
+        """
+        self.seq, self._process_id = seat.member_seq, seat.process_id
+        if seat.generation < 0:
+            return
+        self.phase = Phase.IN
+        self.epoch, self.version = seat.generation, seat.version
+        self.runs = dict(sorted(seat.runs.items()))
+        self.life.last_until(seat.life_ends_at_ms)
+        self._acknowledged_ms = seat.acknowledged_ms
+        self._owes = True
 
     # What it says
 
@@ -317,9 +338,13 @@ class Membership:
         listed = list_of(answer)
         if listed is None:
             return
+        is_news = version != self.version and not self._over and listed != self.runs
         if version != self.version or self._over:
             self.version = version
             self._confirmed = None
+        if is_news:
+            self.changes += 1
+            self.cause = answer.cause if answer.HasField("cause") else None
         self._owes |= self._over
         self._over = False
         if listed == self.runs and not self._doomed:

@@ -10,11 +10,12 @@ from muster._backoff import Backoff
 from muster._cluster.link import GroupLink
 from muster._config import MemberConfig
 from muster._errors import MusterError, group_error
+from muster._incremental.classic_seat import ClassicSeat
 from muster._member.chronicle import Chronicle
 from muster._member.joiner import NOTHING, Had, Joiner
 from muster._member.leader import Leader
 from muster._member.ownership import Ownership
-from muster._member.waits import Waits
+from muster._member.waits import Converted, Waits
 from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -70,6 +71,7 @@ class Generations:
         Raises:
             Closing: it is to be closed.
             OtherKind: the group may be an incremental one.
+            Converted: it is an incremental one now; what is held stays held.
             GroupError: the group refuses the member.
         """
         config, self.has_joined = self._config, False
@@ -83,6 +85,11 @@ class Generations:
     def rejoin(self, reason: str) -> None:
         """Starts a rebalance."""
         self._standing.demand(Order(Reaction.REJOIN, 0, reason))
+
+    @property
+    def seat_to_go_on_from(self) -> ClassicSeat:
+        """See `Joiner.seat_to_go_on_from`."""
+        return self._joiner.seat_to_go_on_from
 
     async def stop(self) -> None:
         """Is kept alive no more."""
@@ -159,6 +166,8 @@ class Generations:
     def _next_order(self) -> Order:
         order = self._standing.take_order()
         assert order is not None
+        if order.reaction is Reaction.CONVERT:
+            raise Converted
         if order.reaction is Reaction.FATAL:
             raise group_error(self._link.group_id, order.code, order.why)
         return order

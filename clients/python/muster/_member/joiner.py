@@ -13,8 +13,10 @@ from muster._clock import boot_ms
 from muster._cluster.link import GroupLink
 from muster._config import MemberConfig
 from muster._errors import AssignorFailed, group_error
+from muster._incremental.classic_seat import ClassicSeat
+from muster._incremental.requests import NOWHERE, Place, process_id
 from muster._member.leader import Leader
-from muster._member.waits import OtherKind, Waits
+from muster._member.waits import Converted, OtherKind, Waits
 from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session.transport import KeepAlive, Vitals
@@ -80,6 +82,8 @@ class Joiner:
         self._member_seq = 0
         self._claimed: frozenset[TopicPartition] = frozenset()
         self._asked_ms = 0
+        self._process_id = b""
+        self._version = NOWHERE
         self._lose = lose
         self.had = NOTHING
         self.keeps = False
@@ -90,6 +94,7 @@ class Joiner:
         Raises:
             GroupError: the group refuses the member.
             OtherKind: the group has another protocol, so it may be an incremental one.
+            Converted: it is an incremental one now.
             Closing: the member is to be closed.
         """
         standing = self._standing
@@ -117,6 +122,8 @@ class Joiner:
                         standing.seat = Seat(outcome.expect().member_id)
                         if not had_id and standing.seat.member_id:
                             continue
+                    case Reaction.CONVERT:
+                        raise Converted
                     case Reaction.FATAL | Reaction.RAISE:
                         refusal = group_error(self._link.group_id, outcome.code, outcome.message)
                         if outcome.code == common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL:
@@ -145,6 +152,8 @@ class Joiner:
         """A new join; retries of it differ only in the member id that was assigned meanwhile."""
         self._member_seq += 1
         self._asked_ms = boot_ms()
+        # Who says with its join which process it is can go on in an incremental group [`capable_stored`].
+        self._process_id = process_id() if self._config.protocol == "auto" else b""
         config, had = self._config, self.had
         self._claimed = frozenset(had.partitions if had.keeps else ())
 
@@ -173,6 +182,7 @@ class Joiner:
             disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,
             member_seq=self._member_seq,
+            process_id=self._process_id,
         )
 
     def _join_timeout_ms(self) -> int:
@@ -282,11 +292,28 @@ class Joiner:
             raise AssignorFailed(
                 joined.protocol_name, f"the leader {joined.leader!r} sent an assignment that cannot be read"
             )
+        self._version = Place.of(synced.version)
         return tokens_of(partitions, synced)
 
     def to_release(self, owned: Mapping[TopicPartition, str]) -> tuple[TopicPartition, ...]:
         """What the member said that it keeps, and is not given: others wait for it to join again."""
         return tuple(sorted(self._claimed - owned.keys()))
+
+    @property
+    def seat_to_go_on_from(self) -> ClassicSeat:
+        """What the member goes on with in the incremental group that its group has become."""
+        standing = self._standing
+        life, runs = standing.life, dict(standing.owned) if standing.holds else {}
+        return ClassicSeat(
+            member_id=standing.seat.member_id,
+            generation=standing.seat.generation,
+            member_seq=self._member_seq,
+            process_id=self._process_id,
+            version=self._version if runs else NOWHERE,
+            runs=runs,
+            acknowledged_ms=life.acknowledged_ms,
+            life_ends_at_ms=life.ends_at_ms,
+        )
 
     async def _lose_all(self) -> None:
         self.had = NOTHING

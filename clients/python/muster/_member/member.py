@@ -26,6 +26,7 @@ from muster._errors import (
     MusterError,
     SettingsError,
 )
+from muster._incremental.classic_seat import ClassicSeat
 from muster._member.callbacks import Callbacks, PartitionsCallback
 from muster._member.commits import Committer, check_position
 from muster._member.generations import Generations
@@ -34,7 +35,8 @@ from muster._member.leader import Leader
 from muster._member.ownership import Ownership
 from muster._member.participation import Participation
 from muster._member.reports import Reporter, check_end
-from muster._member.waits import Closing, OtherKind, Waits
+from muster._member.waits import Closing, Converted, OtherKind, Waits
+from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
 from muster._standing import Caller, Life, MemberState, Seat, Standing
 from muster._values import Committed, Topic, TopicPartition
@@ -160,7 +162,7 @@ class Member:
             metrics=self.metrics,
         )
 
-    def _incremental(self) -> Participation:
+    def _incremental(self, seat: ClassicSeat | None = None) -> Participation:
         return Participation(
             config=self.config,
             topics=self.topics,
@@ -169,6 +171,7 @@ class Member:
             ownership=self._ownership,
             waits=self._waits,
             stand_in=self._cluster.stand_in,
+            seat=seat,
         )
 
     # What it is
@@ -365,6 +368,8 @@ class Member:
                     if self.config.protocol != "auto" or refusals == MOST_REFUSALS or self._is_final:
                         raise other.refusal from None
                     await self._change_way(other)
+                except Converted:
+                    await self._go_on()
         except Closing:
             # What raises here is lost first: nobody leaves with partitions in hand.
             await self._ownership.revoke()
@@ -378,6 +383,18 @@ class Member:
         standing = self._standing
         standing.seat, standing.owned, standing.order = Seat(), {}, None
         self._way = self._generations() if isinstance(self._way, Participation) else self._incremental()
+
+    async def _go_on(self) -> None:
+        """The group has become an incremental one: the member goes on in it with what it works on."""
+        assert isinstance(self._way, Generations)
+        standing = self._standing
+        if not standing.alive:
+            await self._ownership.lose()
+        seat = self._way.seat_to_go_on_from
+        log.info("group %r: it is incremental now; %s goes on with %s", self.group_id, *_of(seat))
+        await self._way.stop()
+        standing.order = None
+        self._way = self._incremental(seat)
 
     async def _fail(self) -> None:
         try:
@@ -411,3 +428,8 @@ class Member:
             else:
                 if changes and self._standing.state is MemberState.STABLE:
                     self.rejoin(changes)
+
+
+def _of(seat: ClassicSeat) -> tuple[str, str]:
+    """Who goes on with what, for people."""
+    return seat.member_id or "a newcomer", in_words(seat.runs)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, session_pb2
@@ -15,6 +16,7 @@ from muster._clock import boot_ms
 from muster._cluster.link import GroupLink
 from muster._config import MemberConfig
 from muster._errors import GroupError, MusterError, RequestRefused, group_error
+from muster._incremental.classic_seat import ClassicSeat
 from muster._incremental.membership import Membership, Move, Phase, Way
 from muster._incremental.requests import Identity
 from muster._member.ownership import Ownership
@@ -48,6 +50,7 @@ class Participation:
         ownership: calls back.
         waits: interrupts callbacks.
         stand_in: keeps the member alive while its event loop is blocked.
+        seat: what it goes on from, in a group that was a classic one until now; None: it joins.
 
     Attributes:
         has_joined: whether a join of it was accepted.
@@ -63,6 +66,7 @@ class Participation:
         ownership: Ownership,
         waits: Waits,
         stand_in: StandIn,
+        seat: ClassicSeat | None = None,
     ) -> None:
         self._config = config
         self._link = link
@@ -73,7 +77,7 @@ class Participation:
         self._ward: IncrementalWard | None = None
         identity = Identity(
             group_id=link.group_id,
-            member_id=str(uuid.uuid4()),
+            member_id=(seat.member_id if seat is not None else "") or str(uuid.uuid4()),
             topics=topics,
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             group_instance_id=config.group_instance_id,
@@ -91,6 +95,9 @@ class Participation:
         standing.life = Life(config.session_timeout_ms, config.grace_ms)  # nobody goes on untold
         standing.life.on_stream = self._calls is not None
         self._state = Membership(identity, standing.life, patience_ms=config.session_timeout_ms)
+        if seat is not None:
+            self._state.adopt(seat)
+        self._known_seq = self._changes = 0
         self._wake = standing.behind
         self._heart: asyncio.Task[None] | None = None
         self.has_joined: bool = False
@@ -116,6 +123,7 @@ class Participation:
                     raise group_error(self._link.group_id, order.code, order.why)
                 self._state.fence(order.code, order.why)
             move = self._state.next_move(boot_ms())
+            self._note_changes()
             self._show()
             if move is not None:
                 await self._carry_out(move)
@@ -155,6 +163,15 @@ class Participation:
         self._show()
         self._wake.set()
 
+    def _note_changes(self) -> None:
+        """Counts the lists that changed something, and keeps the cause of the last one."""
+        cause, standing = self._state.cause, self._standing
+        while self._changes < self._state.changes:
+            self._changes += 1
+            standing.cause = cause
+            if standing.metrics is not None:
+                standing.metrics.rebalanced(cause.kind if cause is not None else 0)
+
     @property
     def _name(self) -> str:
         return self._state.identity.member_id
@@ -180,7 +197,6 @@ class Participation:
             if not state.may_ask():
                 await self._wake.wait()
                 continue
-            was = state.phase, state.seq
             asked = state.ask(boot_ms())
             timeout_ms = self._config.request_timeout_ms
             if not asked.joins:
@@ -204,10 +220,11 @@ class Participation:
             if outcome.response is None:
                 reaction = reaction_to(Call.CONSUMER_HEARTBEAT, outcome.code)
             else:
+                asked = replace(asked, sent_ms=max(asked.sent_ms, outcome.sent_ms))  # it had to be found
                 reaction = state.hear(asked, outcome.response, boot_ms())
             self._standing.news.set()
-            if state.phase is Phase.IN and was != (Phase.IN, state.seq):
-                self.has_joined = True
+            if reaction is Reaction.DONE and state.phase is Phase.IN and self._known_seq != state.seq:
+                self.has_joined, self._known_seq = True, state.seq
                 log.info("group %r: joined as %s, epoch %d", self._link.group_id, self._name, state.epoch)
                 self._be_stood_in_for()
             if reaction in _AGAIN:

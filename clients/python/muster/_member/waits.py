@@ -38,6 +38,10 @@ class OtherKind(Exception):
         self.is_final = is_final
 
 
+class Converted(Exception):
+    """The group is an incremental one now: the member goes on in it. Never leaves this package."""
+
+
 class Waits:
     """Waits on behalf of one member. Only the member's main task may use it.
 

@@ -115,7 +115,7 @@ COMMIT_DURATION = ClientMetric(
 REBALANCES = ClientMetric(
     "muster_client_rebalances",
     Kind.COUNTER,
-    "Generations that this process was assigned partitions in, by what made them necessary.",
+    "Generations, and of incremental groups new lists, that this process got, by what made them necessary.",
     attributes={
         **_GROUP,
         "cause": tuple(cause_name(kind) for kind in sorted(common_pb2.RebalanceCauseKind.values())),

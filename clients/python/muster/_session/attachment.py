@@ -224,6 +224,13 @@ class Attachment:
         message = cause.sentence if cause is not None else f"the coordinator said {code_name(code)}"
         self._say(code, cause=cause, message=message)
 
+    def changed(self, news: session_pb2.GroupChanged) -> None:
+        """See `SessionMember`."""
+        if self._route.accept(news.shard_epoch):
+            self._say(int(news.error_code), message="the group is of the other kind now")
+        else:
+            self._seek(forget=True)
+
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """See `SessionMember`."""
         self._heed(int(common_pb2.ERROR_CODE_NOT_COORDINATOR), 0, coordinator)

@@ -310,6 +310,7 @@ class Session:
             "rebalance_started": self._members.rebalance_started,
             "fenced": self._fenced,
             "coordinator_moved": self._coordinator_moved,
+            "group_changed": self._members.group_changed,
             "member_news": self._callers.member_news,
         }
         try:

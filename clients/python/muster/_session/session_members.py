@@ -45,6 +45,9 @@ class SessionMember(Protocol):
     def fenced(self, news: session_pb2.Fenced) -> None:
         """Called when it is no longer a member; it is off the stream."""
 
+    def changed(self, news: session_pb2.GroupChanged) -> None:
+        """Called when its group is of the other kind now; it is off the stream."""
+
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """Called when another coordinator serves its group; it is off the stream."""
 
@@ -167,6 +170,12 @@ class SessionMembers:
         # While an Attach is on its way its answer decides: the news may be about the generation before.
         if key in self._attached:
             self._drop(key).fenced(news)
+
+    def group_changed(self, news: session_pb2.GroupChanged) -> None:
+        """Takes a member whose group is of the other kind now off the stream and notifies it."""
+        key = (news.group_id, news.member_id)
+        if key in self._members:
+            self._drop(key).changed(news)
 
     def coordinator_moved(self, news: session_pb2.CoordinatorMoved) -> None:
         """Takes a member whose group has moved off the stream and notifies it."""

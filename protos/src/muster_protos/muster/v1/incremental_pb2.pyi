@@ -276,6 +276,7 @@ class ConsumerGroupHeartbeatResponse(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, or why the request was refused."""
     member_id: _builtins.str
@@ -310,6 +311,10 @@ class ConsumerGroupHeartbeatResponse(_message.Message):
     def coordinator(self) -> _common_pb2.Coordinator:
         """With NOT_COORDINATOR: the owner, if known."""
 
+    @_builtins.property
+    def cause(self) -> _common_pb2.RebalanceCause:
+        """Why the group has the target by which the list is made; only with a list, and where it is known."""
+
     def __init__(
         self,
         *,
@@ -325,10 +330,11 @@ class ConsumerGroupHeartbeatResponse(_message.Message):
         error_message: _builtins.str = ...,
         session_timeout_ms: _builtins.int = ...,
         disconnect_grace_ms: _builtins.int = ...,
+        cause: _common_pb2.RebalanceCause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "coordinator", b"coordinator", "holder", b"holder", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "cause", b"cause", "coordinator", b"coordinator", "holder", b"holder", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "coordinator", b"coordinator", "disconnect_grace_ms", b"disconnect_grace_ms", "error_code", b"error_code", "error_message", b"error_message", "heartbeat_interval_ms", b"heartbeat_interval_ms", "holder", b"holder", "member_epoch", b"member_epoch", "member_id", b"member_id", "session_timeout_ms", b"session_timeout_ms", "shard_epoch", b"shard_epoch", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "cause", b"cause", "coordinator", b"coordinator", "disconnect_grace_ms", b"disconnect_grace_ms", "error_code", b"error_code", "error_message", b"error_message", "heartbeat_interval_ms", b"heartbeat_interval_ms", "holder", b"holder", "member_epoch", b"member_epoch", "member_id", b"member_id", "session_timeout_ms", b"session_timeout_ms", "shard_epoch", b"shard_epoch", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

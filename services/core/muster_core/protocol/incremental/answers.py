@@ -4,24 +4,25 @@ from collections import defaultdict
 
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
-from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import grace_ms_of, session_ms_of
+from muster_core.state.group import Group
 
 
 def answer_of(
-    context: ShardContext, group: IncrementalGroup, member: Member, *, whole_list: bool
+    context: ShardContext, group: Group, member: Member, *, whole_list: bool
 ) -> ConsumerGroupHeartbeatResponse:
     """What a member is told now.
 
     Args:
         context: the shard.
-        group: its group.
+        group: its group, an incremental one.
         member: the member.
         whole_list: whether it is told its list, or that this is as it was.
     """
+    assert group.incremental is not None
     config = context.config
     session_ms = session_ms_of(config, member)
     interval_ms = config.incremental_heartbeat_interval_ms
@@ -29,7 +30,7 @@ def answer_of(
         interval_ms = min(interval_ms, max(1, session_ms // 3))
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
-        member_epoch=group.epoch_of(member),
+        member_epoch=group.incremental.epoch_of(member),
         heartbeat_interval_ms=interval_ms,
         session_timeout_ms=session_ms,
         disconnect_grace_ms=grace_ms_of(config, member),
@@ -38,6 +39,11 @@ def answer_of(
     )
     if whole_list:
         answer.assignment.CopyFrom(assignment_of(member))
+        of_target = (
+            one for one in reversed(group.history) if one.generation == group.incremental.target_epoch
+        )
+        if (entry := next(of_target, None)) is not None:
+            answer.cause.CopyFrom(entry.cause)
     return answer
 
 

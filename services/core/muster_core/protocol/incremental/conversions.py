@@ -212,6 +212,8 @@ def _told_by(group: Group, member: Member) -> Told | None:
         on_session=member.stream_id is not None,
         classic_session_ms=member.session_timeout_ms,
         can_be_classic=True,
+        session_timeout_ms=member.session_timeout_ms,
+        disconnect_grace_ms=member.terms.disconnect_grace_ms or member.session_timeout_ms,
     )
 
 

@@ -429,7 +429,7 @@ class IncrementalHeartbeats:
         whole_list = outcome.whole_list
         if request.member_seq:  # "unchanged" is for who knows what it was told last (INC-03)
             whole_list = Position.from_proto(request.version) != member.version
-        context.reply(call.call_id, answer_of(context, group.incremental, member, whole_list=whole_list))
+        context.reply(call.call_id, answer_of(context, group, member, whole_list=whole_list))
 
     def _refuse(self, call: Request, refused: Refused) -> None:
         code: ErrorCode = refused.code

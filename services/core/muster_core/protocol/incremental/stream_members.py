@@ -192,7 +192,7 @@ class StreamMembers:
             news = session_pb2.MemberNews(
                 group_id=group.group_id,
                 member_seq=member.told.member_seq,
-                response=answer_of(self._context, incremental, member, whole_list=True),
+                response=answer_of(self._context, group, member, whole_list=True),
             )
             self._push(connected.session.stream_id, news)
 
