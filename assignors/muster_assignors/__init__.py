@@ -1,10 +1,10 @@
 """Kafka's partition assignors as pure functions, and what every assignor must keep.
 
-An assignor is a function from a `GroupSnapshot` to an `Assignment`. Those here assign as Kafka's classes do:
-`range`, `roundrobin`, `sticky` and `cooperative-sticky`, and those
-of Kafka's servers, which assign for incremental groups: `uniform`, and a `range` without racks. Nothing
-here does I/O or needs another package, so
-clients and servers share it. Read `_snapshot`, then `_sticky`; `_equal` and `_unequal` are how it shares.
+An assignor is a function from a `GroupSnapshot` to an `Assignment`. Those here assign as Kafka's classes
+do: `range`, `roundrobin`, `sticky` and `cooperative-sticky`, and those of Kafka's servers, which assign
+for incremental groups: `uniform`, and a `range` without racks. Nothing here does I/O or needs another
+package, so clients and servers share it. Read `_snapshot`, then `_sticky`; `_equal` and `_unequal` are
+how it shares.
 """
 
 from muster_assignors._check import AssignmentRefused, check_assignment

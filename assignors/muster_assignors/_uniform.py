@@ -1,8 +1,7 @@
 """The `uniform` assignor of Kafka's servers (KIP-848): balance first, then as few moves as possible.
 
-A member's `owned` is what it should have had so far, given back or not. Two ways, as in Kafka: all members
-want the same
-topics, or they do not.
+A member's `owned` is what it should have had so far, given back or not. Two ways, as in Kafka: all
+members want the same topics, or they do not.
 """
 
 from collections import defaultdict
@@ -22,8 +21,7 @@ def assign_uniform(group: GroupSnapshot, alike: bool | None = None) -> Assignmen
     Args:
         group: the group.
         alike: whether all members count as wanting the same topics; None: by what they want. True where
-            they do not
-            gives a member what it does not want.
+            they do not gives a member what it does not want.
     """
     topics = group.topics_in_order()
     if alike is None:

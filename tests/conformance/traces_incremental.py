@@ -2,10 +2,8 @@
 time.
 
 A script: `{seed, kind, flavour, session, interval, steps, answers}`. Step i is `[operation, who,
-argument]`; `answers[i]` is
-`[[i, answer]]`, or empty after `wait` and `topic`: no call is ever parked. Every value is spelled out as it
-was sent, so a
-player remembers nothing. What is absent was not sent.
+argument]`; `answers[i]` is `[[i, answer]]`, or empty after `wait` and `topic`: no call is ever parked.
+Every value is spelled out as it was sent, so a player remembers nothing. What is absent was not sent.
 
 * `heartbeat`: `epoch`, `instance`, `rack`, `rebalance` (ms), `topics`, `regex`, `assignor`, `owned` (topic
   → partitions).

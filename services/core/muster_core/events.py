@@ -165,9 +165,8 @@ class TopicsChanged:
         topics: names that were created, deleted or got another number of partitions.
         deleted: those of them that were deleted, as far as the catalog does not say it.
         catalog: the topics now; None: not known.
-        carried_out: up to where in the catalog's log deletions count as carried out in a shard whose log says
-            nothing
-            of it; 0: up to where the catalog is.
+        carried_out: up to where in the catalog's log deletions count as carried out in a shard whose log
+            says nothing of it; 0: up to where the catalog is.
     """
 
     topics: frozenset[str]

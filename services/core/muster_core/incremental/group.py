@@ -40,8 +40,7 @@ class IncrementalGroup:
         target_epoch: epoch for which the target was computed.
         server_assignor: what computed it; empty: nothing did.
         topics_hash: of the subscribed topics, when the epoch was raised last; empty: there were none, or
-            they were
-            not looked at.
+            they were not looked at.
         members: by id.
         owners: who has a partition, given back or not.
         wanting: whose target has a partition.
@@ -49,8 +48,7 @@ class IncrementalGroup:
         renewed: topics that were deleted while members had something of them, with the record of that: what
             was given before it is of the topic that is gone.
         expressions: what members subscribe to by expressions → the topics that it matches; one that is
-            missing
-            is not resolved yet and matches nothing.
+            missing is not resolved yet and matches nothing.
         subscriptions: how many members name a topic.
         held_bytes: about what its members hold in memory.
         converted: the record by which it became incremental with members; nowhere: it had none.

@@ -76,9 +76,8 @@ def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step |
 def _released(member: Member, report: Report) -> Partitions:
     """What of that which was taken the member shows to have given back.
 
-    A list that is older than the record which took a partition says nothing of it (docs/safety.md, INC-04).
-    Kafka's
-    rule, for whoever names no version, is all or nothing.
+    A list that is older than the record which took a partition says nothing of it (docs/safety.md,
+    INC-04). Kafka's rule, for whoever names no version, is all or nothing.
     """
     if report.owned is None:
         return NONE
