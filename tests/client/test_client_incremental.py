@@ -325,3 +325,15 @@ async def test_a_member_knows_and_counts_why_its_list_changed(
             assert one.last_cause is not None
             assert one.last_cause.reason == "the member was closed"
         assert kinds == {"one": [joined, joined, left], "two": [joined]}
+
+
+async def test_the_id_of_a_member_says_whose_it_is(muster_cluster: LocalCluster) -> None:
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", 2)
+        for client_id, begins in (("billing-7", "billing-7-"), ("ä" * 120, "ä" * 109 + "-"), ("", "")):
+            settings: muster.MemberSettings = {**SETTINGS, "client_id": client_id}
+            async with muster.Member(connection, group_id="g", topics="t", **settings) as one:
+                await cluster.until(lambda m=one: len(m.partitions) == 2)  # type: ignore[misc]
+                assert one.member_id.startswith(begins)
+                assert len(one.member_id.encode()) == len(begins.encode()) + 36

@@ -32,6 +32,9 @@ log = logging.getLogger("muster")
 ON_STREAM_INTERVAL_MS = 30_000
 """How often a member on a stream, whose beats keep it alive, asks whether it has heard everything."""
 
+NAME_MAX_BYTES = 218
+"""How much of a client id a member id begins with: an id has at most 255 bytes."""
+
 _AGAIN = (Reaction.RETRY, Reaction.REDISCOVER)
 _WHY_FATAL = "the call was refused"
 _IS_CLASSIC = common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND
@@ -77,7 +80,7 @@ class Participation:
         self._ward: IncrementalWard | None = None
         identity = Identity(
             group_id=link.group_id,
-            member_id=(seat.member_id if seat is not None else "") or str(uuid.uuid4()),
+            member_id=(seat.member_id if seat is not None else "") or _drawn_id(config.client_id),
             topics=topics,
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             group_instance_id=config.group_instance_id,
@@ -345,3 +348,9 @@ class Participation:
                     await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
         except (TimeoutError, MusterError) as error:
             log.info("group %r: could not say goodbye (%s); the session will", self._link.group_id, error)
+
+
+def _drawn_id(client_id: str) -> str:
+    """A member id that nobody else has, and that says whose it is, as a coordinator makes them."""
+    name = client_id.encode()[:NAME_MAX_BYTES].decode(errors="ignore")
+    return f"{name}-{uuid.uuid4()}" if name else str(uuid.uuid4())

@@ -34,6 +34,23 @@ class Commit:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Work on a partition began.
+
+    Attributes:
+        at_ms: boot time.
+        worker: who began.
+        partition: what.
+        before: who worked on it last; empty: nobody did.
+    """
+
+    at_ms: int
+    worker: str
+    partition: int
+    before: str
+
+
 @dataclass
 class Progress:
     """Follows the workers' reports.
@@ -46,6 +63,7 @@ class Progress:
     store: Store
     sizes: list[int]
     commits: list[Commit] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
     owners: dict[int, str] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
     refused: int = 0
@@ -85,12 +103,19 @@ class Progress:
         if event["event"] == "refused":
             self.refused += 1
             return
+        if event["event"] == "owned":
+            before = self.owners.get(partition, "")
+            self.starts.append(Start(int(event["at_ms"]), event["worker"], partition, before))
         self.owners[partition] = event["worker"]
         if event["event"] == "commit":
             self.positions[partition] = max(position, self.positions.get(partition, 0))
             self.commits.append(
                 Commit(int(event["at_ms"]), int(event["sent_ms"]), event["worker"], partition, position)
             )
+
+    def starts_since(self, since_ms: int) -> list[Start]:
+        """Where work began since then, in the order of the reports."""
+        return [start for start in self.starts if start.at_ms >= since_ms]
 
     async def until(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
         """Waits until a condition holds; returns False if it did not in time."""

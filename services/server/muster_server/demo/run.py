@@ -49,7 +49,7 @@ class DemoPlan:
 
 
 FULL_PLAN = DemoPlan(seconds=120.0, text_bytes=5_000_000, calm_seconds=5.0)
-FAST_PLAN = DemoPlan(seconds=45.0, text_bytes=1_500_000, calm_seconds=1.5)
+FAST_PLAN = DemoPlan(seconds=45.0, text_bytes=1_500_000, calm_seconds=1.0)
 
 
 class Demo:
@@ -139,6 +139,7 @@ class Demo:
             for disturbance in (
                 self._kill_coordinator,
                 self._kill_worker,
+                self._come_and_go,
                 self._kill_redis_node,
                 self._stop_coordinator,
             ):
@@ -154,16 +155,18 @@ class Demo:
 
     def _start_workers(self) -> None:
         for index in range(1, WORKERS + 1):
-            name = f"worker-{index}"
-            arguments = [name, self._cluster.servers, self._workload.url, GROUP, TOPIC, str(PARTITIONS)]
-            worker = ChildProcess(
-                name,
-                [sys.executable, "-m", "muster_server.demo.worker", *arguments],
-                self._folder / "logs" / f"{name}.log",
-                removed=("MUSTER_",),
-            )
-            worker.start()
-            self._workers[name] = worker
+            self._start_worker(f"worker-{index}")
+
+    def _start_worker(self, name: str) -> None:
+        arguments = [name, self._cluster.servers, self._workload.url, GROUP, TOPIC, str(PARTITIONS), "auto"]
+        worker = ChildProcess(
+            name,
+            [sys.executable, "-m", "muster_server.demo.worker", *arguments],
+            self._folder / "logs" / f"{name}.log",
+            removed=("MUSTER_",),
+        )
+        worker.start()
+        self._workers[name] = worker
 
     async def _end_workers(self) -> None:
         await asyncio.gather(*(worker.terminate() for worker in self._workers.values()))
@@ -236,6 +239,30 @@ class Demo:
             f"  others work on all its partitions {(taken_ms - killed_ms) / 1000:.1f} s after the kill",
             "green",
         )
+
+    async def _come_and_go(self, progress: Progress, _connection: muster.Cluster) -> None:
+        others, name, since_ms = len(self._workers), f"worker-{WORKERS + 1}", boot_ms()
+        share = PARTITIONS // (others + 1)
+        self._show.say(f"{name} is started beside {others} workers, and ends a little later", "bold yellow")
+        self._start_worker(name)
+        await self._wait(
+            progress, lambda: len(progress.partitions_of(name)) >= share, "the new one has a share"
+        )
+        taken = progress.partitions_of(name)
+        await self._workers.pop(name).terminate()
+        await self._wait(progress, lambda: not progress.partitions_of(name), "others have its share again")
+        await asyncio.sleep(0.5)  # whoever had to begin anew has said so by then
+        starts = progress.starts_since(since_ms)
+        movers = {who for s in starts if s.before != s.worker for who in (s.before, s.worker)} - {name}
+        noticed = {start.worker for start in starts} - movers - {name}
+        again = sorted({start.partition for start in starts if start.worker == start.before})
+        self._show.say(
+            f"  it worked on {len(taken)} partitions, which {len(movers)} workers gave or took; "
+            f"{len(noticed)} of the {others - len(movers)} others noticed",
+            "green",
+        )
+        if again:
+            raise DemoError(f"work on partitions {again} was interrupted, though they stayed where they were")
 
     async def _kill_redis_node(self, progress: Progress, connection: muster.Cluster) -> None:
         assert self._cluster.nodes is not None

@@ -1,12 +1,14 @@
 """One worker of the demo: `python -m muster_server.demo.worker NAME SERVERS WORKLOAD GROUP TOPIC PARTITIONS`.
 
-It is what a user of Muster writes: the public API and a function for one partition.
+A further argument `auto` makes it a member of either kind; without one it is a classic one. It is what a user
+of Muster writes: the public API and a function for one partition.
 """
 
 import asyncio
 import logging
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import muster
 from muster_runtime.clock import boot_ms
@@ -16,6 +18,7 @@ from muster_server.demo.workload import StaleTokenError, Store
 
 SESSION_TIMEOUT_MS = 6_000
 GRACE_MS = 3_000
+Protocol = Literal["auto", "classic", "incremental"]
 _HEARTBEAT_MS = 500
 _LINES_AT_ONCE = 400
 _IDLE_SECONDS = 0.05
@@ -71,7 +74,9 @@ class Worker:
         )
 
 
-def serve(worker: Worker, servers: str, group: str, topic: str, partitions: int) -> None:
+def serve(
+    worker: Worker, servers: str, group: str, topic: str, partitions: int, protocol: Protocol = "classic"
+) -> None:
     """Works until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     muster.run(
@@ -85,13 +90,15 @@ def serve(worker: Worker, servers: str, group: str, topic: str, partitions: int)
         disconnect_grace_ms=GRACE_MS,
         heartbeat_interval_ms=_HEARTBEAT_MS,
         rebalance_timeout_ms=SESSION_TIMEOUT_MS,
+        protocol=protocol,
     )
 
 
 def main() -> None:
     """Entry point."""
-    name, servers, workload, group, topic, partitions = sys.argv[1:]
-    serve(Worker(name, Store(workload)), servers, group, topic, int(partitions))
+    name, servers, workload, group, topic, partitions, *rest = sys.argv[1:]
+    protocol: Protocol = "auto" if rest == ["auto"] else "classic"
+    serve(Worker(name, Store(workload)), servers, group, topic, int(partitions), protocol)
 
 
 if __name__ == "__main__":
