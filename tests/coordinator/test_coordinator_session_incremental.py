@@ -1,15 +1,20 @@
 """Members of incremental groups on session streams of coordinators on the real log."""
 
+import os
+import signal
+
 import pytest
 from coordinator.coordinator_cluster import owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session
 from coordinator.stream_caller import StreamCaller
-from coordinator.test_coordinator_incremental import GROUP, begun
+from coordinator.test_coordinator_incremental import GROUP, begun, topics_of
+from kit.waiting import until
 from muster_coordinator.session.outbox import MESSAGE_MAX_BYTES, Outbox, Queued
-from muster_coordinator.settings import SessionSettings
+from muster_coordinator.settings import GroupSettings, SessionSettings
+from muster_coordinator.shard.process_room import ALIKE_FACTOR, AT_ONCE_MAX
 from muster_core import error_code
-from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import discovery_pb2, session_pb2
 
 PARTITIONS = 4
 
@@ -55,6 +60,34 @@ async def test_a_process_that_dies_and_one_that_leaves_give_to_the_others(real: 
     assert (await one.session.beat()).number
     await one.close()
     await three.close()
+
+
+@pytest.mark.cluster
+async def test_a_large_group_on_streams_is_assigned_by_another_process(real: RealCluster) -> None:
+    """INC-34, INC-107."""
+    coordinator = await begun(real)
+    many = AT_ONCE_MAX * ALIKE_FACTOR + 2
+    await real.change_topic(create=discovery_pb2.Topic(name="large", partitions=many))
+    await until(lambda: "large" in topics_of(coordinator))
+    one, two = (StreamCaller(GROUP, "large", name) for name in ("one", "two"))
+    assert not (await one.join(real.caller(coordinator))).error_code
+    await one.has(many)
+    assert coordinator._parts is not None
+    pid = coordinator._parts.aside.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert not (await two.join(real.caller(coordinator))).error_code
+    await two.has(many // 2)
+    await one.has(many // 2)
+    assert coordinator._parts.aside.pid not in {pid, None}
+    for member in (one, two):
+        await member.close()
+
+
+def test_the_setting_of_the_pause_reaches_the_core() -> None:
+    """INC-106."""
+    assert GroupSettings().to_config().incremental_assignment_interval_ms == -1
+    assert GroupSettings(assignment_interval_ms=70).to_config().incremental_assignment_interval_ms == 70
 
 
 @pytest.mark.cluster

@@ -481,7 +481,7 @@ def test_a_group_with_members_is_not_deleted() -> None:
 
 
 def test_what_the_log_does_not_take_at_a_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster_core.protocol.incremental.heartbeats.RECORD_MAX_BYTES", 60)
+    monkeypatch.setattr("muster_core.record_bounds.RECORD_MAX_BYTES", 60)
     cluster = incremental_shard(100)
     member = NumberedMember(cluster, "a")
     assert member.join().error_code == error_code.INVALID_REQUEST

@@ -7,11 +7,10 @@ import pytest
 from kit.lives.incremental_shard import JOIN, incremental_of, incremental_shard
 from kit.lives.stream_member import StreamMember, let_move, on_streams
 from kit.lives.virtual_shard import VirtualShard
-from muster_core import error_code
+from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Cancelled
 from muster_core.position import Position
-from muster_core.protocol.incremental import heartbeats
 from muster_core.record_bounds import in_appends
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
@@ -132,7 +131,7 @@ def test_a_caller_that_is_gone_does_not_join() -> None:
 
 def test_what_the_log_does_not_take_at_a_time_is_decided_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = incremental_shard(30)
-    monkeypatch.setattr(heartbeats, "in_appends", partial(in_appends, max_bytes=1_000))
+    monkeypatch.setattr(record_bounds, "in_appends", partial(in_appends, max_bytes=1_000))
     calls = sent(cluster, [StreamMember(cluster, name) for name in NAMES])
     assert stored(cluster) > 2
     assert [answer(cluster, call).error_code for call in calls] == [0] * 10

@@ -41,9 +41,8 @@ class GroupConfig:
         incremental_session_timeout_ms: session of members of incremental groups.
         incremental_disconnect_grace_ms: how long one on a session stream may stay away when that breaks.
         incremental_heartbeat_interval_ms: how often they are to send a heartbeat.
-        incremental_assignment_interval_ms: pause between assignments of an incremental group whose members
-            make
-            calls alone; 0: none.
+        incremental_assignment_interval_ms: pause between assignments of an incremental group; 0: none; -1:
+            20 to 500 ms in a group with members on session streams, as fast as changes come, else none.
         incremental_assignment_wait_ms: how long a heartbeat waits for an assignment that is computed aside
             before it
             is answered by the target before.
@@ -78,7 +77,7 @@ class GroupConfig:
     incremental_session_timeout_ms: int = 45_000
     incremental_disconnect_grace_ms: int = 3_000
     incremental_heartbeat_interval_ms: int = 5_000
-    incremental_assignment_interval_ms: int = 0
+    incremental_assignment_interval_ms: int = -1
     incremental_assignment_wait_ms: int = 5_000
     convert: Literal["never", "auto", "always"] = "never"
     convert_after_ms: int = 300_000

@@ -1,6 +1,6 @@
 """How large a record may be, and how many of them the log takes at a time (docs/safety.md, "Limits")."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -28,6 +28,11 @@ def utf8_bytes(text: str) -> int:
 def cut_to_bytes(text: str, limit: int) -> str:
     """The longest beginning of a text that has at most so many bytes."""
     return text if utf8_bytes(text) <= limit else text.encode()[:limit].decode(errors="ignore")
+
+
+def is_one_append(records: Sequence[records_pb2.Record]) -> bool:
+    """Whether the log takes records at a time, all or nothing."""
+    return len(list(in_appends(records))) <= 1 and all(one.ByteSize() <= RECORD_MAX_BYTES for one in records)
 
 
 def in_appends(

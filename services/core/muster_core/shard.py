@@ -87,7 +87,7 @@ class Shard:
 
     def __init__(self, number: int, config: GroupConfig, quarantine: Quarantine = NOBODY) -> None:
         self.number = number
-        self._context = ShardContext(config)
+        self._context = context = ShardContext(config)
         self._context.quarantine = quarantine
         self._context.application.frozen = quarantine.groups
         self._rebalancer = Rebalancer(self._context)
@@ -95,11 +95,11 @@ class Shard:
         self._deletions = TopicDeletions(self._context)
         self._removed_partitions = RemovedPartitions(self._context)
         self._syncs = Syncs(self._context, self._rebalancer, self._deletions)
-        self._deadlines = Deadlines(self._context)
-        self._leaves = Leaves(self._context, self._rebalancer, Removals(self._context, self._deadlines))
-        self._stream_members = StreamMembers(self._context, self._deadlines)
         self._targets = Targets(self._context)
-        self._conversions = Conversions(self._context, self._rebalancer, self._deadlines)
+        self._deadlines = Deadlines(self._context, self._targets)
+        self._leaves = Leaves(context, self._rebalancer, Removals(context, self._deadlines, self._targets))
+        self._stream_members = StreamMembers(self._context, self._deadlines)
+        self._conversions = Conversions(self._context, self._rebalancer, self._deadlines, self._targets)
         self._incremental = IncrementalHeartbeats(
             self._context, self._deletions, self._deadlines, self._stream_members, self._targets
         )
@@ -286,7 +286,7 @@ class Shard:
         self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
         self._context.application.counts_in = self._context.holdings
-        self._context.application.on_incremental = self._stream_members.changed
+        self._context.application.on_incremental = self._incremental.changed
         for group_id in self._context.quarantine.groups & self._context.groups.keys():
             held = self._context.held[group_id] = self._context.groups.pop(group_id)
             held.count_in(self._context.holdings)
@@ -343,7 +343,7 @@ class Shard:
         context = self._context
         if self._suspended:
             return context.effects  # what changed is told when the lease is held again (INC-90)
-        self._stream_members.tell()
+        self._incremental.end_turn()
         if not self._unloaded:
             deadline_ms = context.purgatory.wheel.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0

@@ -441,6 +441,7 @@ class ConversionLife(IncrementalShardLife):
                 self._hear()
                 for member in self._members:
                     member.act(self._plan)
+            self._do_all_work()
             self._hear()
             self._no_two()
             for stream_id in self._streams.open:

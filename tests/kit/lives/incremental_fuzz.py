@@ -92,7 +92,7 @@ class IncrementalShardLife:
     def __init__(self, source: random.Random) -> None:
         self._draw = source
         self.steps: list[str] = []
-        self._config = replace(CONFIG, incremental_assignment_interval_ms=source.choice([0, 0, 300]))
+        self._config = replace(CONFIG, incremental_assignment_interval_ms=source.choice([-1, -1, 0, 300]))
         self._at_once_max = source.choice([2, 8, sys.maxsize])
         self._slow = source.choice([0, 0, 0.15])
         self._catalog = Catalog(10, {"t": 3}, {}, {"t": 2}, epoch=1)

@@ -31,7 +31,8 @@ def incremental_shard(
     assignors: Mapping[str, ServerAssignor] = SERVER_ASSIGNORS,
     now_ms: int = 10_000,
 ) -> VirtualShard:
-    """A shard that serves incremental groups, with topic `t`."""
+    """A shard that serves incremental groups, with topic `t`; they never pause, unless `config` says so."""
+    config = config or GroupConfig(incremental_assignment_interval_ms=0)
     cluster = VirtualShard(config, records, FEATURES, now_ms=now_ms)
     cluster.shard.live_in(Room(assignors=assignors))
     tell_partitions(cluster, partitions, frozenset())

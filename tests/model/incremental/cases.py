@@ -84,6 +84,10 @@ SPACES = (
         "an assignment takes its time", Bounds(partitions=1, inputs=1, leaves=1, slow_target=True)
     ),
     IncrementalCase(
+        "an assignment takes its time, a stream breaks, the coordinator dies",
+        Bounds(partitions=1, inputs=1, breaks=1, crashes=1, slow_target=True),
+    ),
+    IncrementalCase(
         "an assignment takes its time, a static process is replaced",
         Bounds(3, 1, instance=(0, 2), joins=1, inputs=1, slow_target=True),
     ),

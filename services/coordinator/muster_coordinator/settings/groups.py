@@ -179,6 +179,16 @@ class GroupSettings(Settings):
         le=600_000,
         description=("How long a call waits for its records to be stored before it is told to retry."),
     )
+    assignment_interval_ms: int = Field(
+        default=_DEFAULTS.incremental_assignment_interval_ms,
+        ge=-1,
+        le=_DAY_MS,
+        description=(
+            "Pause between assignments of an incremental group; 0: none. -1: none, unless the group has "
+            "members on session streams: there the first change is served at once, and the pause doubles "
+            "from 20 ms to 500 while changes keep coming."
+        ),
+    )
     convert: Literal["never", "auto", "always"] = Field(
         default=_DEFAULTS.convert,
         description=(
@@ -209,6 +219,7 @@ class GroupSettings(Settings):
     def to_config(self) -> GroupConfig:
         """The values as the core takes them."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
+        values["incremental_assignment_interval_ms"] = values.pop("assignment_interval_ms")
         memory_bytes = memory.limit_bytes()
         half_bytes = _DEFAULTS.max_bytes if memory_bytes is None else memory_bytes // 2
         if self.max_bytes is None:

@@ -12,6 +12,10 @@ AT_ONCE_MAX = 300
 longer and
 are computed aside."""
 
+ALIKE_FACTOR = 12
+"""The default assignor shares out so many times as much in that time where all want the same; to hand that
+to another process would take longer."""
+
 _OLD_MS = 50
 
 _LARGE_BYTES = 1 << 18
@@ -62,6 +66,7 @@ class ProcessRoom:
             assignors,
             log_trouble,
             AT_ONCE_MAX,
+            ALIKE_FACTOR,
             expressions,
             sees,
         )

@@ -154,7 +154,7 @@ def leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Su
         decision.wake()
     else:
         cause = causes.by_member(causes.LEFT, member, around.wall_ms, reason=request.leave_reason)
-        remove(decision, [member], cause, around.topics, around.assignors)
+        remove(decision, [member], cause, around.topics, around.assignors, around.when)
     return Outcome(decision.records, request.member_id, request.member_epoch)
 
 
@@ -409,6 +409,10 @@ class Turn:
         if when is When.NOW:
             alike = are_alike(group if self._compared else decision.began)
             assign_due(decision, self._around.topics, self._around.assignors, alike)
+        elif not group.target_epoch:  # there is none to be answered by
+            when = When.ASIDE
+        elif self._around.on_session:  # it hears news
+            when = When.LATER
         return when
 
     def step(self, when: When) -> None:

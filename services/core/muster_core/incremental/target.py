@@ -90,9 +90,9 @@ class When(Enum):
     NOW = "now"
     """In the decision that finds it."""
     ASIDE = "aside"
-    """Not in a turn of the shard; who asks waits."""
+    """Not in this turn of the shard; who asks waits."""
     LATER = "later"
-    """After a pause; who asks has the target before."""
+    """Not in this turn of the shard; who asks has the target before."""
 
 
 class Expressions(Protocol):

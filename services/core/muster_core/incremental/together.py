@@ -11,7 +11,7 @@ from muster_core.incremental.causes import Cause
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.heartbeat import JOIN, Outcome, Refused, Surroundings, Turn, leave
-from muster_core.incremental.target import When, subscribed_topics
+from muster_core.incremental.target import subscribed_topics
 
 
 class Asked(NamedTuple):
@@ -81,8 +81,7 @@ def decide_together(
         when = turns[-1].assign()
         for turn in turns:
             turn.step(when)
-        if when is not When.ASIDE:
-            decision.wake()
+        decision.wake()
     return [one.outcome() if isinstance(one, Turn) else one for one in outcomes]
 
 

@@ -1,18 +1,24 @@
 """What follows without a request of the member that it is about: removals, and targets that are due."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member
 from muster_core.incremental.target import (
     ServerAssignor,
     Topics,
+    When,
     changes_of,
     preferred_assignor,
     question_of,
     subscribed_topics,
 )
+
+Judge: TypeAlias = Callable[[IncrementalGroup], When]
+"""Says when the target of a group is computed that is out of date, as a decision would leave the group."""
 
 
 def remove(
@@ -21,6 +27,7 @@ def remove(
     cause: causes.Cause,
     topics: Topics,
     assignors: Mapping[str, ServerAssignor],
+    when: Judge,
     *,
     moved: bool = False,
 ) -> None:
@@ -32,18 +39,21 @@ def remove(
         cause: why.
         topics: the topics that there are.
         assignors: by name, the default first.
+        when: when the target is computed.
         moved: whether the clock that judged them was set, as the records say.
     """
     for member in members:
         decision.remove(member.member_id, cause, clock_moved=moved)
     decision.raise_epoch(cause, topics.hash_of(subscribed_topics(decision.group)))
-    tend(decision, topics, assignors)
+    tend(decision, topics, assignors, when)
 
 
-def tend(decision: Decision, topics: Topics, assignors: Mapping[str, ServerAssignor]) -> None:
-    """What is done at once where the group has a stream member, and else in a later request (GE-26)."""
-    if decision.group.has_stream_members:
-        assign_due(decision, topics, assignors)
+def tend(decision: Decision, topics: Topics, assignors: Mapping[str, ServerAssignor], when: Judge) -> None:
+    """What needs no request where the group has a stream member; else it is done in a later one (GE-26)."""
+    group = decision.group
+    if group.has_stream_members:
+        if group.epoch > group.target_epoch and when(group) is When.NOW:
+            assign_due(decision, topics, assignors)
         decision.wake()
 
 

@@ -253,8 +253,8 @@ class Application:
                 raise ValueError(f"classic group {group.group_id!r} has members")
             group.incremental = IncrementalGroup(group.generation)
         if kind == "target_assigned" and group.history:
-            with group.history.adding() as latest:
-                self._note_target(latest, wall_ms, record)
+            with group.history.adding(record.epoch) as entry:
+                self._note_target(entry, wall_ms, record)
         incremental.apply(group.incremental, kind, position, record)
         if kind == "epoch_raised":
             self._note_epoch(group, group.incremental, position, wall_ms, record)

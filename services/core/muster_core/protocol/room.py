@@ -44,6 +44,8 @@ class Room:
         log_trouble: why the log takes no records now, for people; empty: it does, or nobody knows.
         at_once_max: members and partitions up to which they are asked in a turn of the shard; what is larger
             is left to who carries out `Effects.work`.
+        alike_factor: how many times as large a group may be for that whose members all want the same, with
+            the default assignor.
         expressions: what judges subscriptions by expressions; somebody must carry out `Effects.work` then.
             None: there are none.
         sees: whether an identity, by name, may see a topic.
@@ -59,6 +61,7 @@ class Room:
     assignors: Mapping[str, ServerAssignor] = field(default_factory=dict)
     log_trouble: Callable[[], str] = str
     at_once_max: int = sys.maxsize
+    alike_factor: int = 1
     expressions: Expressions | None = None
     sees: Callable[[str, str], bool] = lambda _, __: True
     tokens: KeptTokens = field(default_factory=KeptTokens)

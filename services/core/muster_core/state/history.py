@@ -166,12 +166,12 @@ class History(deque[GenerationEntry]):
         self.held_bytes += oldest.held_bytes
 
     @contextmanager
-    def adding(self) -> Iterator[GenerationEntry]:
-        """The latest generation, for something to be added to it."""
-        latest = self[-1]
-        self.held_bytes -= latest.held_bytes
-        yield latest
-        self.held_bytes += latest.held_bytes
+    def adding(self, generation: int | None = None) -> Iterator[GenerationEntry]:
+        """A generation, or the latest where it is not remembered, for something to be added to it."""
+        entry = next((one for one in reversed(self) if one.generation == generation), self[-1])
+        self.held_bytes -= entry.held_bytes
+        yield entry
+        self.held_bytes += entry.held_bytes
 
     def keep_latest(self) -> None:
         """Remembers no generation but the latest."""

@@ -20,9 +20,10 @@ from muster_core.incremental.upkeep import tend
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.protocol.rebalance import Rebalancer
-from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
+from muster_core.record_bounds import is_one_append
 from muster_core.state.claims import Claims
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.member import Member
@@ -43,10 +44,14 @@ class Conversions:
         context: the shard.
         rebalancer: begins generations, and ends what waits for one.
         deadlines: the members' clocks in the group that follows.
+        targets: how its targets come about.
     """
 
-    def __init__(self, context: ShardContext, rebalancer: Rebalancer, deadlines: Deadlines) -> None:
+    def __init__(
+        self, context: ShardContext, rebalancer: Rebalancer, deadlines: Deadlines, targets: Targets
+    ) -> None:
         self._context = context
+        self._targets = targets
         self._rebalancer = rebalancer
         self._deadlines = deadlines
         self._due: dict[str, _Due] = {}
@@ -119,15 +124,12 @@ class Conversions:
         decision = Decision(draft, group.group_id, context.record)
         if not record.topics_hash:
             decision.raise_epoch(record.cause, topics.hash_of(subscribed_topics(draft)))
-            tend(decision, topics, context.room.assignors)
+            tend(decision, topics, context.room.assignors, partial(self._targets.when, group))
         first = context.record()
         first.critical = True
         first.group_converted.CopyFrom(record)
         records = [first, *decision.records]
-        fits = (
-            len(list(in_appends(records))) == 1 and max(one.ByteSize() for one in records) <= RECORD_MAX_BYTES
-        )
-        if not fits or context.too_much(draft.held_bytes, at_work=True):
+        if not is_one_append(records) or context.too_much(draft.held_bytes, at_work=True):
             self.follow(group)
             return
         context.append(records, partial(self._converted, group), holds=group)

@@ -10,6 +10,7 @@ from muster_core.incremental.member import Member
 from muster_core.incremental.upkeep import remove
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
@@ -35,10 +36,12 @@ class Deadlines:
 
     Args:
         context: the shard.
+        targets: how targets come about.
     """
 
-    def __init__(self, context: ShardContext) -> None:
+    def __init__(self, context: ShardContext, targets: Targets) -> None:
         self._context = context
+        self._targets = targets
         self._sessions: dict[_Key, Session] = {}
         self._revocations: dict[_Key, _Revocation] = {}
 
@@ -218,7 +221,8 @@ class Deadlines:
         decision = Decision(incremental, group.group_id, context.record)
         cause = causes.by_member(kind, member, context.now.wall_ms, silence_ms)
         topics = topics_of(context.catalog)
-        remove(decision, [member], cause, topics, context.room.assignors, moved=context.clock_moved)
+        when = partial(self._targets.when, group)
+        remove(decision, [member], cause, topics, context.room.assignors, when, moved=context.clock_moved)
         done = partial(self.follow, group, member.member_id)
         context.append(decision.records, done, holds=group)
 

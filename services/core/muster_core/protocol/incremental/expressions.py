@@ -14,7 +14,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.topics import topics_of
-from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
+from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
 
 _PAUSE_MS = 10_000
@@ -154,4 +154,4 @@ def _has_more(group: IncrementalGroup, expression: str) -> bool:
 
 def _is_too_large(records: list[records_pb2.Record]) -> bool:
     """Whether the log does not take them at a time: the expressions stay as they were (INC-13)."""
-    return len(list(in_appends(records))) > 1 or max(one.ByteSize() for one in records) > RECORD_MAX_BYTES
+    return not is_one_append(records)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -39,13 +40,14 @@ from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets, Waiting
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.protocol.topic_deletions import TopicDeletions
-from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
+from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
 from muster_core.state.member_secret import hash_of
 
 _NO_GROUP = "there is no incremental group of this name"
 _IS_CLASSIC = "the group is a classic one and has members"
 _UNPROVABLE = "member_secret is empty: nobody joins without one here (MUSTER_GROUP_REQUIRE_MEMBER_SECRETS)"
+_NO_TARGET = "the first assignment of the group is not there yet; try again"
 _JOINED_SINCE = "the member has joined again, or left for a while, since"
 _HIDDEN = "topic_regex matches a topic that the caller must not see (`muster access check` explains)"
 _TOGETHER = 100
@@ -126,9 +128,21 @@ class IncrementalHeartbeats:
         topics_hash = topics.hash_of(subscribed_topics(incremental))
         if topics_hash != incremental.topics_hash:
             decision.raise_epoch(causes.topics_changed(context.now.wall_ms), topics_hash)
-        tend(decision, topics, context.room.assignors)
+        tend(decision, topics, context.room.assignors, partial(self._targets.when, group))
         if decision.records:
             context.append(decision.records, _nothing, holds=group)
+        else:
+            self._targets.attend(group)
+
+    def changed(self, group: Group, kind: str, record: Any) -> None:
+        """A record of a group was carried out."""
+        self._streams.changed(group, kind, record)
+        self._targets.changed(group, kind)
+
+    def end_turn(self) -> None:
+        """Begins targets that are due by what the turn has stored, and tells members on streams of it."""
+        self._targets.attend_changed()
+        self._streams.tell()
 
     def resolved(self, event: Resolved) -> None:
         """The topics that a group's expressions match were looked up."""
@@ -349,7 +363,7 @@ class IncrementalHeartbeats:
             return
         members = group.incremental.members if group.incremental is not None else {}
         is_new = any(request.member_id not in members for (_, request), _ in taken)
-        if len(list(in_appends(records))) > 1 or max(map(_bytes_of, records)) > RECORD_MAX_BYTES:
+        if not is_one_append(records):
             raise Refused(error_code.INVALID_REQUEST, _TOO_LARGE)
         if full := self._context.too_much(sum(map(_bytes_of, records)), at_work=not is_new):
             raise Refused(error_code.COORDINATOR_NOT_AVAILABLE, full)
@@ -397,6 +411,8 @@ class IncrementalHeartbeats:
                 context.refuse(one.call.call_id, error_code.UNKNOWN_MEMBER_ID)
             elif member.joined != one.joined or member.is_away:
                 context.refuse(one.call.call_id, error_code.FENCED_MEMBER_EPOCH, _JOINED_SINCE)
+            elif one.call.place is not None and not incremental.target_epoch:  # the epoch of a join is 0
+                context.refuse(one.call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _NO_TARGET)
             elif one.call.call_id in context.calls:
                 says = member.version == one.version
                 outcomes.append((one, go_on(decision, one.request, one.before, says=says)))

@@ -15,6 +15,7 @@ from muster_core.incremental.upkeep import remove
 from muster_core.protocol.bindings import may_leave
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.state.group import Group
 
@@ -25,11 +26,13 @@ class Removals:
     Args:
         context: the shard.
         deadlines: the members' clocks.
+        targets: how targets come about.
     """
 
-    def __init__(self, context: ShardContext, deadlines: Deadlines) -> None:
+    def __init__(self, context: ShardContext, deadlines: Deadlines, targets: Targets) -> None:
         self._context = context
         self._deadlines = deadlines
+        self._targets = targets
 
     def leave(self, group: Group, call: Request, request: LeaveGroupRequest) -> None:
         """Answers when the log knows that the members are gone; each leaver has its own outcome.
@@ -60,7 +63,8 @@ class Removals:
         cause = causes.by_member(kind, first, context.now.wall_ms, reason=reason)
         decision = Decision(incremental, group.group_id, context.record)
         assignors = context.room.assignors
-        remove(decision, leaving.values(), cause, topics_of(context.catalog), assignors)
+        when = partial(self._targets.when, group)
+        remove(decision, leaving.values(), cause, topics_of(context.catalog), assignors, when)
         done = partial(self._gone, call, group, tuple(leaving), response)
         context.append(decision.records, done, holds=group, calls=[call.call_id])
 

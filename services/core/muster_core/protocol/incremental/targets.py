@@ -1,4 +1,4 @@
-"""How a target comes about: in a turn, aside, or after a pause (docs/safety.md, INC-30 to INC-36)."""
+"""How a target comes about: in a turn, aside, or after a pause (docs/safety.md, INC-30 to 36, 106)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ from muster_core.incremental.target import When, are_alike, preferred_assignor, 
 from muster_core.incremental.upkeep import assign_due
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.pauses import Pauses, is_due
 from muster_core.protocol.incremental.topics import topics_of
+from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
 
@@ -74,9 +76,8 @@ class _Running:
 class Targets:
     """Computes targets that are out of date, at the time and in the place that fit.
 
-    A target of members that make calls alone is computed when one of them asks; that of a group with
-    members on
-    streams with the decision that makes it due, which does not come here.
+    Decisions ask `when` it is. What they leave is computed here: in a group with members on streams as soon
+    as may be, and in one whose members make calls alone when one of them asks.
 
     Args:
         context: the shard.
@@ -87,7 +88,9 @@ class Targets:
         self._go_on: GoOn = lambda _, __: None
         self._numbers = count(1)
         self._running: dict[str, _Running] = {}
-        self._pauses: dict[str, _Due] = {}
+        self._pauses = Pauses(context, self.needed)
+        self._in_line: dict[str, Group] = {}
+        self._changed: dict[str, Group] = {}
         self._waiting: dict[str, dict[str, Waiting]] = {}
         self._patience: dict[str, _Due] = {}
 
@@ -98,74 +101,82 @@ class Targets:
     # --- when
 
     def when(self, group: Group, draft: IncrementalGroup) -> When:
-        """When the target of a group is computed whose request finds it out of date.
+        """When the target of a group is computed that a decision finds, or makes, out of date.
 
         Args:
             group: the group.
-            draft: the group as the request would leave it.
+            draft: the group as the decision would leave it.
         """
-        group_id = group.group_id
-        if draft.has_stream_members:
-            return When.NOW
         if self._runs(group):
             return When.ASIDE
-        if group_id in self._pauses:
+        if self._pauses.is_running(group):
             return When.LATER
-        if self._size(draft) > self._context.room.at_once_max:
-            return When.ASIDE
-        self._pause(group, 0)
-        return When.NOW
+        return When.ASIDE if self._is_large(draft) else When.NOW
 
-    def _size(self, group: IncrementalGroup) -> int:
-        partitions = self._context.catalog.partitions
-        return len(group.members) + sum(partitions.get(name, 0) for name in subscribed_topics(group))
+    def _is_large(self, group: IncrementalGroup) -> bool:
+        """Whether an assignment would hold up a turn of the shard."""
+        room, partitions = self._context.room, self._context.catalog.partitions
+        size = len(group.members) + sum(partitions.get(name, 0) for name in subscribed_topics(group))
+        if not room.at_once_max < size <= room.at_once_max * room.alike_factor:
+            return size > room.at_once_max
+        default = next(iter(room.assignors))
+        are_equal = len({group.topics_of(member.told) for member in group.members.values()}) == 1
+        return not are_equal or preferred_assignor(group, default) != default
+
+    def changed(self, group: Group, kind: str) -> None:
+        """A record of a group was carried out; `attend_changed` follows."""
+        self._changed[group.group_id] = group
+        if kind == "target_assigned":
+            self._pauses.begin(group)
+
+    def attend_changed(self) -> None:
+        """Looks after the groups of which the turn has carried out records."""
+        changed, self._changed = self._changed, {}
+        for group in changed.values():
+            self._context.working_on = group
+            self.attend(group)
+
+    def attend(self, group: Group) -> None:
+        """Begins what is due, if anybody is to hear of it though nobody asks."""
+        if self._may_begin(group) and group.incremental is not None and group.incremental.has_stream_members:
+            self.needed(group)
 
     def needed(self, group: Group) -> None:
         """The target may be out of date: it is computed, after the pause, or is being computed."""
-        if self._is_due(group) and not self._runs(group) and group.group_id not in self._pauses:
+        if self._may_begin(group) and self._in_line.get(group.group_id) is not group:
+            self._in_line[group.group_id] = group
             self._context.in_line(group, partial(self._begin, group))
 
-    def _is_due(self, group: Group) -> bool:
-        incremental = group.incremental
-        return (
-            incremental is not None
-            and self._context.groups.get(group.group_id) is group
-            and bool(incremental.members)
-            and incremental.epoch > incremental.target_epoch
-        )
+    def _may_begin(self, group: Group) -> bool:
+        """Whether the target is out of date, and neither is one computed nor does the group pause."""
+        is_present = self._context.groups.get(group.group_id) is group
+        return is_due(group) and is_present and not self._runs(group) and not self._pauses.is_running(group)
 
     def _runs(self, group: Group) -> bool:
         """Whether an assignment is computed for a group: for itself, not for one that had its name before."""
         running = self._running.get(group.group_id)
         return running is not None and running.group is group and running.incremental is group.incremental
 
-    def _pause(self, group: Group, pause_ms: int) -> None:
-        """Begins the pause before the next assignment."""
-        pause_ms = max(pause_ms, self._context.config.incremental_assignment_interval_ms)
-        if pause_ms > 0:
-            pause = self._pauses[group.group_id] = _Due(self._pause_ended, group)
-            self._context.purgatory.wheel.arm(pause, self._context.now.boot_ms + pause_ms)
-
-    def _pause_ended(self, group: Group) -> None:
-        """The pause is over: what is due is computed, though nobody asks."""
-        self._pauses.pop(group.group_id, None)
-        self.needed(group)
-
     def drop(self) -> None:
-        """Nobody waits any more, and results of what runs come too late: the shard is suspended."""
+        """Nobody waits any more, and results of what runs come too late: the shard is suspended.
+
+        What is due is begun again at the end of the first turn after that.
+        """
         self._running.clear()
         self._waiting.clear()
+        self._changed = dict(self._context.groups)
 
     # --- computing
 
     def _begin(self, group: Group) -> None:
         group_id, incremental, context = group.group_id, group.incremental, self._context
-        if not self._is_due(group) or self._runs(group) or group_id in self._pauses:
+        if self._in_line.get(group_id) is group:
+            del self._in_line[group_id]
+        if not self._may_begin(group):
             return  # somebody's request was earlier
         assert incremental is not None
-        self._pause(group, 0)
         topics = topics_of(context.catalog)
-        if self._size(incremental) <= context.room.at_once_max:
+        if not self._is_large(incremental):
             decision = Decision(incremental, group_id, context.record)
             assign_due(decision, topics, context.room.assignors, are_alike(incremental))
             self._store(group, decision)
@@ -195,8 +206,7 @@ class Targets:
         if incremental is not running.incremental or context.groups.get(group.group_id) is not group:
             self._release(group)
         elif event.changes is None:
-            self._pause(group, _FAILED_PAUSE_MS)
-            self._release(group)
+            self._give_up(group)
         elif running.epoch <= incremental.target_epoch:
             self._follow(group)
         else:
@@ -209,7 +219,18 @@ class Targets:
             self._store(group, decision)
 
     def _store(self, group: Group, decision: Decision) -> None:
-        self._context.append(decision.records, partial(self._follow, group), holds=group)
+        """Stores a target, with the steps that members on streams make by it (docs/safety.md, INC-13)."""
+        decision.wake()
+        size_bytes = sum(record.ByteSize() for record in decision.records)
+        if not is_one_append(decision.records) or self._context.too_much(size_bytes, at_work=True):
+            self._give_up(group)
+        else:
+            self._context.append(decision.records, partial(self._follow, group), holds=group)
+
+    def _give_up(self, group: Group) -> None:
+        """There is no target now: who waits is answered by the one before."""
+        self._pauses.begin_after_failure(group, _FAILED_PAUSE_MS)
+        self._release(group)
 
     def _follow(self, group: Group) -> None:
         """There is a new target: who waited for it goes on, and what changed meanwhile is next."""
@@ -243,9 +264,10 @@ class Targets:
         self._release(group)
 
     def _release(self, group: Group, epoch: int | None = None) -> None:
-        """Lets requests go on that waited for the target of an epoch; None: all of them."""
+        """Lets requests go on that waited for the target of an epoch, on streams of any; None: all."""
         waiting = self._waiting.pop(group.group_id, {})
-        later = {} if epoch is None else {who: one for who, one in waiting.items() if one.epoch > epoch}
+        calls = {who: one for who, one in waiting.items() if one.call.place is None}
+        later = {} if epoch is None else {who: one for who, one in calls.items() if one.epoch > epoch}
         if later:
             self._waiting[group.group_id] = later
         elif (patience := self._patience.pop(group.group_id, None)) is not None:

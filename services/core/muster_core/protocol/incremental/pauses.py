@@ -1,0 +1,112 @@
+"""The pause between the assignments of a group (docs/safety.md, INC-35, INC-106)."""
+
+from collections.abc import Callable
+
+from muster_core.config import GroupConfig
+from muster_core.protocol.context import ShardContext
+from muster_core.state.group import Group
+from muster_core.waiting.timing_wheel import Timer
+
+ADAPTIVE = -1
+"""An interval that follows how fast changes come, in a group with members on streams; others have none."""
+SHORTEST_MS = 20
+LONGEST_MS = 500
+
+
+def interval_of(config: GroupConfig, _: Group) -> int:
+    """What is set for the pause between assignments of a group, in ms; 0: there is none; or `ADAPTIVE`."""
+    return config.incremental_assignment_interval_ms
+
+
+def is_due(group: Group) -> bool:
+    """Whether an assignment of a group is out of date."""
+    incremental = group.incremental
+    return (
+        incremental is not None and bool(incremental.members) and incremental.epoch > incremental.target_epoch
+    )
+
+
+class Pauses:
+    """Keeps the groups that must not have another assignment yet.
+
+    A group whose interval is adaptive has the first one at once. The pause after it doubles as long as the
+    next change comes in the pause or before that time has passed once more, and is short again after that.
+
+    Args:
+        context: the shard.
+        over: called with a group whose pause is over.
+    """
+
+    def __init__(self, context: ShardContext, over: Callable[[Group], None]) -> None:
+        self._context = context
+        self._over = over
+        self._pauses: dict[str, _Pause] = {}
+
+    def is_running(self, group: Group) -> bool:
+        """Whether a group must not have an assignment yet."""
+        pause = self._of(group)
+        return pause is not None and pause.is_running
+
+    def begin(self, group: Group) -> None:
+        """A group has an assignment."""
+        interval_ms = interval_of(self._context.config, group)
+        if interval_ms != ADAPTIVE:
+            self._set(group, interval_ms, is_adaptive=False)
+        elif group.incremental is not None and group.incremental.has_stream_members:
+            last = self._of(group)
+            length_ms = SHORTEST_MS if last is None or not last.is_adaptive else 2 * last.length_ms
+            self._set(group, min(length_ms, LONGEST_MS), is_adaptive=True)
+
+    def begin_after_failure(self, group: Group, pause_ms: int) -> None:
+        """An assignment could not be computed: the next attempt waits for so long, at least."""
+        self._set(group, max(pause_ms, interval_of(self._context.config, group)), is_adaptive=False)
+
+    def ended(self, pause: "_Pause") -> None:
+        """A pause is over, or has been for as long again."""
+        group, was_running, pause.is_running = pause.group, pause.is_running, False
+        is_present = self._context.groups.get(group.group_id) is group
+        if pause.is_adaptive and is_present and (was_running or is_due(group)):
+            self._arm(pause)  # what changes now makes the next one longer
+        else:
+            del self._pauses[group.group_id]
+        if was_running and is_present:
+            self._over(group)
+
+    def _of(self, group: Group) -> "_Pause | None":
+        """The pause of a group: its own, not of one that had its name before."""
+        pause = self._pauses.get(group.group_id)
+        return pause if pause is not None and pause.group is group else None
+
+    def _set(self, group: Group, length_ms: int, *, is_adaptive: bool) -> None:
+        last = self._pauses.pop(group.group_id, None)
+        if last is not None:
+            self._context.purgatory.wheel.cancel(last)
+        if length_ms > 0:
+            pause = self._pauses[group.group_id] = _Pause(self, group, length_ms, is_adaptive=is_adaptive)
+            self._arm(pause)
+
+    def _arm(self, pause: "_Pause") -> None:
+        self._context.purgatory.wheel.arm(pause, self._context.now.boot_ms + pause.length_ms)
+
+
+class _Pause(Timer):
+    """A pause, and after an adaptive one the time in which a change makes the next one longer."""
+
+    __slots__ = ("_pauses", "group", "is_adaptive", "is_running", "length_ms")
+
+    def __init__(self, pauses: Pauses, group: Group, length_ms: int, *, is_adaptive: bool) -> None:
+        super().__init__()
+        self._pauses = pauses
+        self.group = group
+        self.length_ms = length_ms
+        self.is_adaptive = is_adaptive
+        self.is_running = True
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        return self.group.group_id
+
+    def fire(self) -> None:
+        """The time is over."""
+        self._pauses.ended(self)
