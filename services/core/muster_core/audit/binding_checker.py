@@ -1,11 +1,10 @@
 """G18: whom a member belongs to, and by which secret it is known, as the records of its life say."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.invariants import Findings
-from muster_core.log.record_run import RecordRun
 from muster_core.position import Position
 from muster_core.state.group import Group
 
@@ -29,22 +28,18 @@ class BindingChecker:
         for group in groups:
             self._keep(group.group_id, [member.to_record() for member in group.members.values()])
 
-    def add_run(self, run: RecordRun) -> None:
-        """Takes the next records."""
-        for index, record in run.others.items():
-            kind = run.kinds[index]
-            if kind == "generation_started":
-                self._generation_started(run.position(index), record.generation_started)
-            elif kind == "member_replaced":
-                self._member_replaced(run.position(index), record.member_replaced)
-            elif kind == "member_left":
-                left = record.member_left
-                self._groups.get(left.group_id, {}).pop(left.member_id, None)
-            elif kind == "group_tombstone":
-                self._groups.pop(record.group_tombstone.group_id, None)
+    def member_left(self, left: records_pb2.MemberLeft) -> None:
+        """Forgets a member."""
+        self._groups.get(left.group_id, {}).pop(left.member_id, None)
 
-    def _generation_started(self, position: Position, message: records_pb2.GenerationStarted) -> None:
-        rows = message.members[:]
+    def group_gone(self, group_id: str) -> None:
+        """Forgets a group."""
+        self._groups.pop(group_id, None)
+
+    def generation_started(
+        self, position: Position, message: records_pb2.GenerationStarted, rows: Sequence[records_pb2.Member]
+    ) -> None:
+        """Takes a generation with the records of its members."""
         self._findings.checked["G18"] += len(rows)
         before = self._groups.get(message.group_id)
         self._keep(message.group_id, rows)
@@ -61,7 +56,8 @@ class BindingChecker:
             if known.secret_hash not in (b"", row.secret_hash):
                 self._findings.broke("G18", position, f"{where}: {member_id} has another secret than before")
 
-    def _member_replaced(self, position: Position, message: records_pb2.MemberReplaced) -> None:
+    def member_replaced(self, position: Position, message: records_pb2.MemberReplaced) -> None:
+        """Takes a new process of a static member."""
         members = self._groups.setdefault(message.group_id, {})
         old, new = members.pop(message.old_member_id, None), message.member
         self._findings.checked["G18"] += 1

@@ -23,7 +23,11 @@ class FollowedMember:
 
 @dataclass(slots=True)
 class FollowedGroup:
-    """One group; `incremental`: as a group of the other kind, None: it is a classic one."""
+    """One group.
+
+    `incremental`: as a group of the other kind, None: it is a classic one. `members_are_right`: nothing was
+    wrong with the members' records in the generation, and they are as they were then, or fewer.
+    """
 
     generation: int = 0
     assignment: records_pb2.AssignmentCommitted | None = None
@@ -32,6 +36,7 @@ class FollowedGroup:
     leader: str = ""
     server_assignor: str = ""
     members: dict[str, FollowedMember] = field(default_factory=dict)
+    members_are_right: bool = False
     gone: set[str] = field(default_factory=set)
     seqs_of_strangers: dict[str, int] = field(default_factory=dict)
     given: Given | None = field(default_factory=Given)

@@ -8,6 +8,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_core.audit.binding_checker import BindingChecker
 from muster_core.audit.commit_metadata import check_metadata
 from muster_core.audit.followed import FollowedGroup, FollowedMember
+from muster_core.audit.generations import GenerationChecker
 from muster_core.audit.incremental.checker import IncrementalChecker
 from muster_core.audit.incremental.commits import check_commit
 from muster_core.audit.incremental.conversion import converted
@@ -22,10 +23,10 @@ from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
 from muster_core.log.commits import CommitRow
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
-from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.sharding import shard_of
 from muster_core.state.group import Group
 
+_NO_GROUP = FollowedGroup()
 _BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")
 
 
@@ -59,6 +60,7 @@ class GroupChecker:
         self._catalog_seen = NOWHERE
         self.removals = RemovalChecker(findings)
         self._bindings = BindingChecker(findings)
+        self._generations = GenerationChecker(findings, self._limits, self._bindings)
         self._now_ms = 0
         self._longest_bytes = 0  # of the records of the run
         self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
@@ -89,7 +91,6 @@ class GroupChecker:
                 check(run.position(index), part)
         check_forms(run, self._findings)
         self.removals.add_run(run)
-        self._bindings.add_run(run)
         if longest_bytes > OFFSET_METADATA_MAX_BYTES:
             check_metadata(run, self._findings)
 
@@ -176,11 +177,10 @@ class GroupChecker:
 
     def _is_classic(self, position: Position, group_id: str, group: FollowedGroup) -> None:
         """The group is a classic one from here on."""
-        if group.incremental is not None:
-            kept = sorted(group.incremental.members)
-            text = f"group {group_id!r} becomes classic while {kept} are members"
-            self._findings.expect("G7", not kept, position, text)
-            group.incremental = None
+        kept = sorted(group.incremental.members) if group.incremental is not None else []
+        text = f"group {group_id!r} becomes classic while {kept} are members"
+        self._findings.expect("G7", not kept, position, text)
+        group.incremental = None
 
     def _broken(self, invariant: str, position: Position, detail: str) -> None:
         self._findings.expect(invariant, False, position, detail)
@@ -188,89 +188,11 @@ class GroupChecker:
     # -- generations --------------------------------------------------------------------------------
 
     def _generation_started(self, position: Position, record: records_pb2.Record) -> None:
-        message = record.generation_started
-        rows, generation = message.members[:], message.generation
-        group = self._group(message.group_id, position)
-        unknown = group.met_in_the_middle and group.generation == 0
-        self._is_classic(position, message.group_id, group)
-        if generation != group.generation + 1 and not (unknown and generation > 0):
-            self._wrong("G1", position, f"{_name(message)} follows generation {group.generation}")
-        if group.born_after != NOWHERE and group.generation == 0:
-            self._findings.expect(
-                "G13",
-                generation == 1,
-                position,
-                f"{_name(message)} of a group that was removed at {group.born_after.stream_id}",
-            )
-        if message.protocol_type != group.protocol_type and any(
-            row.member_id in group.members for row in rows
-        ):
-            text = f"{_name(message)}: of type {message.protocol_type!r}, and was {group.protocol_type!r}"
-            self._wrong("G16", position, text)
-        members = self._members_of(group, rows)
-        self._check_members(position, message, rows, members)
-        if not group.gone.isdisjoint(members):
-            back = sorted(group.gone.intersection(members))
-            self._wrong("M4", position, f"{_name(message)}: {back} left before")
-        if group.removal is not None:
-            group.removal.check(message, self._findings)
-            group.removal = None
-        if not members:
-            group.given = {}
-        group.generation = generation
-        group.assignment = None
-        group.protocol_type = message.protocol_type
-        group.protocol_name = message.protocol_name
-        group.leader = message.leader
-        group.server_assignor = message.server_assignor
-        group.members = members
-
-    def _members_of(
-        self, group: FollowedGroup, rows: Sequence[records_pb2.Member]
-    ) -> dict[str, FollowedMember]:
-        """The members of a new generation; what is known of those that stay is kept, the rest forgotten."""
-        members: dict[str, FollowedMember] = {}
-        before, strangers, now_ms = group.members, group.seqs_of_strangers, self._now_ms
-        for row in rows:
-            member_id = row.member_id
-            member = before.get(member_id)
-            if member is None:
-                members[member_id] = FollowedMember(row, now_ms, strangers.get(member_id, 0))
-            else:
-                member.record, member.heard_ms = row, now_ms
-                members[member_id] = member
-        strangers.clear()
-        return members
-
-    def _check_members(
-        self,
-        position: Position,
-        message: records_pb2.GenerationStarted,
-        rows: Sequence[records_pb2.Member],
-        members: dict[str, FollowedMember],
-    ) -> None:
-        leader, chosen = message.leader, message.protocol_name
-        if "" in members:
-            self._wrong("M5", position, f"{_name(message)}: a member without an id")
-        one_each = len(members) == len(rows)
-        if not one_each or (leader not in members if members else bool(leader)):
-            self._wrong("G5", position, f"{_name(message)}: leader {leader!r} of members {list(members)}")
-        without = [
-            row.member_id for row in rows if chosen not in [protocol.name for protocol in row.protocols[:]]
-        ]
-        if without:
-            self._wrong("G6", position, f"{_name(message)}: {without} do not support {chosen!r}")
-        static = [instance for row in rows if (instance := row.group_instance_id)]
-        if len(set(static)) != len(static):
-            self._wrong("G10", position, f"{_name(message)}: two members have one static id among {static}")
-        too_long = self._longest_bytes > RECORD_MAX_BYTES and message.ByteSize() > RECORD_MAX_BYTES
-        if len(rows) > self._limits.max_size or too_long:
-            self._wrong(
-                "G11",
-                position,
-                f"{_name(message)}: {len(rows)} members of at most {self._limits.max_size}, "
-                f"{message.ByteSize()} bytes of at most {RECORD_MAX_BYTES}",
-            )
+        group_id = record.generation_started.group_id
+        group = self._groups.get(group_id) or self._group(group_id, position)
+        if group.incremental is not None:
+            self._is_classic(position, group_id, group)
+        self._generations.take(position, record, group, self._longest_bytes)
 
     def _wrong(self, invariant: str, position: Position, detail: str) -> None:
         """Notes a break of a promise whose look was counted already."""
@@ -325,6 +247,7 @@ class GroupChecker:
 
     def _member_left(self, position: Position, record: records_pb2.Record) -> None:
         message = record.member_left
+        self._bindings.member_left(message)
         group = self._group(message.group_id, position)
         if group.met_in_the_middle and group.generation == 0:
             group.gone.add(message.member_id)
@@ -346,6 +269,7 @@ class GroupChecker:
 
     def _member_replaced(self, position: Position, record: records_pb2.Record) -> None:
         message = record.member_replaced
+        self._bindings.member_replaced(position, message)
         group = self._group(message.group_id, position)
         new, static = message.member.member_id, message.member.group_instance_id
         if group.met_in_the_middle and group.generation == 0:
@@ -377,6 +301,7 @@ class GroupChecker:
         )
         group.seqs_of_strangers.pop(message.old_member_id, None)
         group.gone.add(message.old_member_id)
+        group.members_are_right = False
         group.members[new] = FollowedMember(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))
         if group.given is not None:
             for partition, (owner, _) in list(group.given.items()):
@@ -393,6 +318,7 @@ class GroupChecker:
 
     def _group_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.group_tombstone
+        self._bindings.group_gone(message.group_id)
         known = self._groups.pop(message.group_id, None)
         group = known or FollowedGroup(met_in_the_middle=self.trimmed)
         self._deleted[message.group_id] = position
@@ -415,10 +341,13 @@ class GroupChecker:
         checked = self._findings.checked
         checked["O3"] += len(rows)
         groups, numbered = self._groups, 0
+        group, member, of_group, of_member = _NO_GROUP, None, None, None
         for index, row in enumerate(rows, begin):
             group_id, member_id, generation, seq, written_at_ms = row
-            group = groups.get(group_id) or self._group(group_id, run.position(index))
-            member = group.members.get(member_id)
+            if member_id != of_member or group_id != of_group:  # a member commits several times in a row
+                of_group, of_member = group_id, member_id
+                group = groups.get(group_id) or self._group(group_id, run.position(index))
+                member = group.members.get(member_id)
             if group.incremental is not None:
                 place = run.position(index)
                 check_commit(place, row, run.datas[index], group.incremental, self._findings)
@@ -491,7 +420,3 @@ class GroupChecker:
             text = f"the catalog was seen up to {before.stream_id} before, and now up to {seen.stream_id}"
             self._wrong("G16", position, text)
         self._catalog_seen = max(before, seen)
-
-
-def _name(message: records_pb2.GenerationStarted) -> str:
-    return f"group {message.group_id!r}, generation {message.generation}"

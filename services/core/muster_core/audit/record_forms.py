@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
 
 from muster_core.audit.form_parts import (
     KINDS,
@@ -19,16 +20,20 @@ from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.protocol import causes
 from muster_core.state.member_secret import HASH_BYTES
 
+_PLAIN_KINDS = KINDS - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}
+"""Kinds of causes that a generation may have."""
+
 
 def check_forms(run: RecordRun, findings: Findings) -> None:
-    """Checks that records say only what a coordinator writes."""
+    """Checks that records say only what a coordinator writes; see `wrong_in_generation` for generations."""
     findings.checked["G16"] += len(run)
     if run.commits and _looks_wrong(run.commits):
         for index, data in enumerate(run.datas):
             if run.kinds[index] == COMMIT:
                 _report(run, index, _commit(records_pb2.Record.FromString(data)), findings)
+    kinds = run.kinds
     for index, record in run.others.items():
-        check = _CHECKS.get(run.kinds[index])
+        check = _CHECKS.get(kinds[index])
         if check is not None:
             _report(run, index, check(record), findings)
 
@@ -99,6 +104,19 @@ def _commit(record: records_pb2.Record) -> Iterator[str]:
 
 
 # --- other records
+
+
+def is_plain(record: records_pb2.Record, started: records_pb2.GenerationStarted) -> bool:
+    """Whether the form of a generation is right where the records of its members are."""
+    cause = started.cause
+    if cause.silence_ms or cause.kind not in _PLAIN_KINDS:
+        return False
+    return bool(started.protocol_type and started.group_id) and record.written_at_ms >= 0
+
+
+def wrong_in_generation(record: records_pb2.Record) -> str:
+    """What is wrong with the form of a generation; empty: nothing."""
+    return next(_generation_started(record), "")
 
 
 def _generation_started(record: records_pb2.Record) -> Iterator[str]:
@@ -176,7 +194,6 @@ def _partitions_removed(record: records_pb2.Record) -> Iterator[str]:
 
 
 _CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
-    "generation_started": _generation_started,
     "assignment_committed": _assignment_committed,
     "member_left": _member_left,
     "member_replaced": _member_replaced,

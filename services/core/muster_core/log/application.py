@@ -150,16 +150,20 @@ class Application:
         if not group.members.keys() <= staying.keys():
             for member_id in [member_id for member_id in group.members if member_id not in staying]:
                 self._remove(group, member_id)
-        participants = []
+        participants, unassigned = [], group.assigned_generation != group.generation
         for member_id, entry in staying.items():
-            member = self._adopt(group, member_id, entry)
+            member = group.members.get(member_id)
+            if member is not None and member.is_as(entry):  # nearly all are
+                member.keep(entry)
+            else:
+                member = self._adopt(group, member, entry)
             participants.append(Participant.of(member))
-            if group.assigned_generation != group.generation:
+            if unassigned and (member.assignment or member.kept_tokens):
                 group.assign(member, b"")  # the generation before never got one (as Kafka's describe shows)
-        group.generation = record.generation
+        group.generation = generation = record.generation
         group.protocol_type = record.protocol_type
-        group.protocol_name = record.protocol_name
-        group.leader = record.leader
+        group.protocol_name = protocol_name = record.protocol_name
+        group.leader = leader = record.leader
         cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)  # a part of the record would keep all of it alive in the history
         group.cause = cause
@@ -175,11 +179,11 @@ class Application:
             group.become(GroupState.EMPTY, wall_ms)
         group.history.remember(
             GenerationEntry(
-                generation=record.generation,
+                generation=generation,
                 cause=cause,
                 started_at_ms=wall_ms,
-                leader=record.leader,
-                protocol_name=record.protocol_name,
+                leader=leader,
+                protocol_name=protocol_name,
                 members=tuple(participants),
                 position=position,
             )
@@ -362,22 +366,24 @@ class Application:
     def apply_commits(self, rows: Iterable[CommittedRow]) -> None:
         """Carries out commits one after the other, as `apply` does each; a load consists of little else."""
         groups = self._groups
-        group: Group | None = None
+        of_group: str | None = None
+        of_member: str | None = None
         for group_id, member_id, seq, partition, committed in rows:
-            if group is None or group.group_id != group_id:  # a member commits several times in a row
+            if group_id != of_group or member_id != of_member:  # a member commits several times in a row
+                of_group, of_member = group_id, member_id
                 group = groups.get(group_id) or self.group(group_id, committed[3])
-                offsets = group.offsets
-            before = offsets.table.get(partition)
-            offsets.table[partition] = committed
+                offsets, table, incremental = group.offsets, group.offsets.table, group.incremental
+                member = group.members.get(member_id)
+            before = table.get(partition)
+            table[partition] = committed
             if committed[3] > offsets.newest_ms:
                 offsets.newest_ms = committed[3]
             if before is None or before[2] != committed[2]:  # its metadata: mostly the same text, read anew
                 offsets.weigh(partition, before, committed)
-            member = group.members.get(member_id)
             if member is not None and seq > member.commit_seq:
                 member.commit_seq = seq
-            if group.incremental is not None:
-                group.incremental.committed(member_id, seq)
+            if incremental is not None:
+                incremental.committed(member_id, seq)
 
     def _offset_committed(self, _: Position, wall_ms: int, record: records_pb2.OffsetCommitted) -> None:
         if not record.offsets:
@@ -422,13 +428,13 @@ class Application:
             self.removed[entry.topic] = self.removed.get(entry.topic, frozenset()) | {*entry.partitions}
 
     @staticmethod
-    def _adopt(group: Group, member_id: str, entry: records_pb2.Member) -> Member:
-        member = group.members.get(member_id)
-        if member is None:
-            member = Member(member_id)
+    def _adopt(group: Group, known: Member | None, entry: records_pb2.Member) -> Member:
+        """A member is as a record says, which is new (None) or is not as it was."""
+        member = Member(entry.member_id) if known is None else known
+        if known is None:
             member.adopt(entry)
             group.add(member)
-        elif not member.is_as(entry):
+        else:
             group.set_protocols(member, lambda: member.adopt(entry))
         member.keep(entry)
         return member

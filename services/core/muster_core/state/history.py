@@ -89,7 +89,9 @@ class GenerationEntry:
                 self.members = tuple([known.get(one, one) for one in self.members])
                 own = [one for one in self.members if one not in known]
             self.own_bytes = PARTICIPANT_BYTES * len(own) + utf8_bytes("".join(chain.from_iterable(own)))
-        self.held_bytes = GENERATION_BYTES + self.own_bytes + sum(map(_weight_of, self.moves))
+        self.held_bytes = GENERATION_BYTES + self.own_bytes
+        if self.moves:
+            self.held_bytes += sum(map(_weight_of, self.moves))
 
     def inherit(self, before: "GenerationEntry") -> None:
         """The generation before, which shared with none before it, is forgotten: what it held is here now."""
