@@ -225,6 +225,25 @@ async def test_a_static_worker_is_away_for_a_while_and_comes_back_to_its_own(
         log.check(cluster)
 
 
+async def test_a_static_worker_that_was_killed_is_replaced_and_nothing_moves_meanwhile(
+    muster_cluster: LocalCluster,
+) -> None:
+    """INC-145; without a stream nobody knows that it was killed, and its place is free with its session."""
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "a") as a:
+        async with worker(cluster, log, "b", group_instance_id="i") as b:
+            await cluster.until(lambda: shares(a, b))
+            own = set(b.numbers)
+            await b.kill()
+        await cluster.advance(20)
+        assert len(a.numbers) == PARTITIONS // 2
+        async with worker(cluster, log, "b2", group_instance_id="i") as b:
+            await cluster.until(lambda: shares(a, b), within_s=2 if SETTINGS["session"] else EXPIRED_S)
+            if SETTINGS["session"]:
+                assert set(b.numbers) == own
+        log.check(cluster)
+
+
 async def test_who_does_not_give_back_in_time_loses_it_and_is_replaced(muster_cluster: LocalCluster) -> None:
     told: list[tuple[str, tuple[TopicPartition, ...]]] = []
     hung = asyncio.Event()

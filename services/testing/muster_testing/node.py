@@ -89,7 +89,14 @@ class Node:
         """Group and host of each member."""
         core = self._shards[NUMBER].core if NUMBER in self._shards else None
         groups = () if core is None else core.groups.values()
-        return frozenset((group.group_id, m.host) for group in groups for m in group.members.values())
+        classic = ((group.group_id, m.host) for group in groups for m in group.members.values())
+        incremental = (
+            (group.group_id, m.told.host)
+            for group in groups
+            if group.incremental is not None
+            for m in group.incremental.members.values()
+        )
+        return frozenset((*classic, *incremental))
 
     def notify(self, news: TopicsChanged) -> None:
         """Topics have changed."""

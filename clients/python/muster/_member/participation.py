@@ -6,7 +6,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 
-from muster_protos.limits import REASON_MAX_CHARACTERS
+from muster_protos.limits import DISCONNECT_GRACE_MAX_MS, REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
@@ -78,6 +78,7 @@ class Participation:
         self._waits = waits
         self._stand_in = stand_in
         self._ward: IncrementalWard | None = None
+        grace_ms = (config.grace_ms or config.session_timeout_ms) if config.session else 0
         identity = Identity(
             group_id=link.group_id,
             member_id=(seat.member_id if seat is not None else "") or _drawn_id(config.client_id),
@@ -87,15 +88,15 @@ class Participation:
             rack_id=config.rack_id,
             client_id=config.client_id,
             session_timeout_ms=config.session_timeout_ms,
-            disconnect_grace_ms=config.grace_ms,
+            disconnect_grace_ms=min(grace_ms, DISCONNECT_GRACE_MAX_MS),
             secret=standing.caller.secret,
         )
         third_ms = max(1, standing.life.span_ms // 3)
         key = identity.group_id, identity.member_id
         self._calls = None
-        if config.grace_ms:  # without one the session counts, as it does without streams
+        if config.session:
             self._calls = link.numbered_calls(key, min(config.beat_interval_ms, third_ms), self)
-        standing.life = Life(config.session_timeout_ms, config.grace_ms)  # nobody goes on untold
+        standing.life = Life(config.session_timeout_ms, grace_ms)  # nobody goes on untold
         standing.life.on_stream = self._calls is not None
         self._state = Membership(identity, standing.life, patience_ms=config.session_timeout_ms)
         if seat is not None:

@@ -213,13 +213,15 @@ class LocalCluster:
         """
         if number not in worker.owned:
             raise AssertionError(f"the worker does not own partition {number}; it owns {worker.numbers}")
-        before = worker.owned[number]
+        before, connection = worker.owned[number], self.connect()
+        kinds = {group.group_id: group.type for group in await connection.list_groups()}
         former = FormerOwner(
-            self.connect(),
+            connection,
             group_id=worker.group,
             member_id=before.member_id,
             generation=before.generation,
             token=before.token,
+            is_incremental=kinds.get(worker.group) == "consumer",
         )
         zombie = Partition(former, worker.where(number))
         await self.expire(worker)

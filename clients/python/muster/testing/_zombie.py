@@ -21,16 +21,25 @@ class FormerOwner:
         member_id: of the former member.
         generation: in which it owned the partition.
         token: that it had then.
+        is_incremental: whether the group is an incremental one, in which commits name tokens.
     """
 
     def __init__(
-        self, cluster: Cluster, *, group_id: str, member_id: str, generation: int, token: str
+        self,
+        cluster: Cluster,
+        *,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        token: str,
+        is_incremental: bool = False,
     ) -> None:
         self.group_id = group_id
         self.generation = generation
         self._link = cluster.link(group_id)
         self.member_id = member_id
         self._token = token
+        self._is_incremental = is_incremental
 
     def token(self, partition: TopicPartition) -> str:
         """The old token."""
@@ -57,6 +66,9 @@ class FormerOwner:
             entry = coordinator_pb2.OffsetCommitRequest.Partition(
                 partition=where.number, offset=position.offset, metadata=position.metadata
             )
+            if self._is_incremental:
+                epoch, offset = self._token.split("-")
+                entry.token.epoch, entry.token.offset = int(epoch), int(offset)
             topic = coordinator_pb2.OffsetCommitRequest.Topic(name=where.topic, partitions=[entry])
             request = coordinator_pb2.OffsetCommitRequest(
                 group_id=self.group_id,
