@@ -15,7 +15,6 @@ from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.api.calls import LARGE_BYTES
 from muster_coordinator.api.rights import Rights
-from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.events import GroupRequest
@@ -338,15 +337,15 @@ async def test_what_is_built_for_a_caller_who_is_gone_ends_at_the_next_step() ->
 
 @pytest.fixture
 def turns_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The hosts whose calls took a turn."""
+    """The hosts whose calls took a turn to be answered."""
     taken: list[str] = []
-    turn = Turns.turn
+    turn = Answers.turn
 
-    def counted(turns: Turns, host: str) -> AbstractAsyncContextManager[None]:
+    def counted(answers: Answers, host: str) -> AbstractAsyncContextManager[None]:
         taken.append(host)
-        return turn(turns, host)
+        return turn(answers, host)
 
-    monkeypatch.setattr(Turns, "turn", counted)
+    monkeypatch.setattr(Answers, "turn", counted)
     return taken
 
 

@@ -4,12 +4,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session.calls import StreamCalls
-from muster_coordinator.session.encoding import PIECE_PARTITIONS, encoded, has_many, reply_message
+from muster_coordinator.session.encoding import reply_message
 from muster_coordinator.session.outbox import Outbox, Queued
-from muster_core import error_code
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 pytestmark = pytest.mark.quick
 
@@ -30,7 +28,7 @@ def test_an_answer_is_read_as_if_it_had_been_put_into_a_frame(call_id: int, part
     reply.offset_fetch.CopyFrom(fetched(partitions))
     body = fetched(partitions).SerializeToString()
     message = reply_message(call_id, "offset_fetch", [body[:7], body[7:]])
-    assert session_pb2.SessionResponse.FromString(message) == expected
+    assert session_pb2.SessionResponse.FromString(b"".join(message)) == expected
 
 
 def test_what_comes_after_a_large_answer_comes_after_it() -> None:
@@ -83,45 +81,3 @@ def test_a_large_answer_is_not_copied_into_a_frame(partitions: int, *, is_large:
     sent = session_pb2.SessionResponse.FromString(messages[0]).frames[0] if is_large else frames[0]
     assert sent.reply.call_id == 7
     assert sent.reply.offset_fetch == fetched(partitions)
-
-
-@pytest.mark.parametrize("partitions", [0, 1, PIECE_PARTITIONS, PIECE_PARTITIONS + 1, 10_000])
-async def test_an_answer_in_pieces_has_all_of_it(partitions: int) -> None:
-    answer = fetched(partitions)
-    answer.groups[0].topics.add(name="empty")
-    answer.groups[0].shard_epoch = 7
-    answer.groups[0].more = True
-    answer.groups.add(
-        group_id="moved",
-        error_code=error_code.NOT_COORDINATOR,
-        error_message="another coordinator owns the group",
-        coordinator=common_pb2.Coordinator(host="b", port=1),
-    )
-    answer.groups.extend(fetched(3).groups)
-    if partitions:
-        answer.groups[0].topics[0].partitions[0].end = 0
-    assert coordinator_pb2.OffsetFetchResponse.FromString(b"".join(await encoded(answer))) == answer
-    assert has_many(answer) == (partitions + 3 > PIECE_PARTITIONS)
-
-
-@pytest.mark.parametrize(
-    ("partitions", "metadata", "rests"),
-    [(PIECE_PARTITIONS + 1, "", 0), (20_000, "", 4), (3_600, "m" * 4_000, 6)],
-)
-async def test_a_large_answer_is_encoded_some_at_a_time(
-    partitions: int, metadata: str, rests: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LIM-48: 14 MB in one piece held the loop for up to 40 ms."""
-    answer = fetched(partitions)
-    for partition in answer.groups[0].topics[0].partitions:
-        partition.metadata = metadata
-    rested: list[LoopShare] = []
-
-    async def rest(share: LoopShare) -> None:
-        rested.append(share)
-
-    monkeypatch.setattr(LoopShare, "rest", rest)
-    pieces = await encoded(answer)
-    assert len(rested) == rests
-    assert max(map(len, pieces)) < PIECE_PARTITIONS * 4_200
-    assert coordinator_pb2.OffsetFetchResponse.FromString(b"".join(pieces)) == answer

@@ -257,7 +257,7 @@ class Coordinator:
             lambda: AccessSource(public.access, "coordinator", lambda: public.unauthenticated)
         )
         self._telemetry.add(lambda: QuotaSource(quotas, "coordinator"))
-        self._add_servicers(measures.answering(calls.answer), admission, sessions, ownership)
+        self._add_servicers(measures.answering(calls.answer), calls, admission, sessions, ownership)
         await self._ports.serve()
         log_client.start()
         await view.start()
@@ -344,7 +344,12 @@ class Coordinator:
         log.info("coordinator_stopped", node_id=self.node_id)
 
     def _add_servicers(
-        self, answer: UnaryHandler, admission: Admission, sessions: Sessions, ownership: Ownership
+        self,
+        answer: UnaryHandler,
+        calls: Calls,
+        admission: Admission,
+        sessions: Sessions,
+        ownership: Ownership,
     ) -> None:
         public = self._ports.public
         callers = Callers(self._settings.trusted_proxies)
@@ -352,7 +357,7 @@ class Coordinator:
             self._ports.public.quotas.behind_proxies = callers.host
         public.add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
-            GroupCoordinatorServicer(answer, callers, admission.admit),
+            GroupCoordinatorServicer(answer, calls.encoded, callers, admission.admit),
             method_limits=METHOD_LIMITS,
         )
         public.add(

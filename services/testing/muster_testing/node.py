@@ -65,7 +65,7 @@ class Node:
             SessionSettings(), calls, lambda _now_ms: True, lambda: now().boot_ms, says_unsure=lambda: True
         )
         callers = Callers()
-        answering = GroupCoordinatorServicer(calls.answer, callers)
+        answering = GroupCoordinatorServicer(calls.answer, calls.encoded, callers)
         streaming = GroupSessionServicer(self._sessions.serve, callers)
         coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server(answering, self.handlers)
         session_pb2_grpc.add_GroupSessionServiceServicer_to_server(streaming, self.handlers)

@@ -5,7 +5,7 @@ Unary calls and the frames of sessions share it.
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,7 +21,9 @@ from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
 from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.encoding import in_pieces, is_large
 from muster_coordinator.api.rights import Rights, Verdict
+from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
@@ -29,6 +31,9 @@ from muster_coordinator.validation import violations
 
 LARGE_BYTES = 64 << 10
 """What is larger takes milliseconds: a request to look through, the metadata of a group to answer with."""
+
+_JOINED_ASIDE_BYTES = 1 << 20
+"""From here on Python joins bytes without holding up other threads."""
 
 _KNOWN_GROUPS = 16_384
 _NOT_YET = "this coordinator does not know the cluster yet; try again"
@@ -68,8 +73,6 @@ class Calls:
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
         large_requests: held by who works on a large request: they wait for each other, and nobody else does.
-        large_answers: held by who encodes a large answer. To build it took longer, one at a time too, so few
-            wait for that.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Calls:
         self.rights = Rights(Access()) if rights is None else rights
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = asyncio.Lock()
-        self.large_answers = asyncio.Lock()
+        self._encoding = Turns()
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers a call; if it is cancelled, the group protocol knows that the caller has left.
@@ -97,6 +100,27 @@ class Calls:
             return await self._answer_large(request, host)
         check(request)
         return await self._answer_allowed(request, host)
+
+    async def encoded(
+        self, answer: GroupResponse, host: str, framed: Callable[[list[bytes]], Sequence[bytes]] = list
+    ) -> bytes | None:
+        """A large answer, encoded beside no other one, of which hosts take turns; None: it is not large.
+
+        Args:
+            answer: the answer.
+            host: address of the caller.
+            framed: puts what has to be around it to its pieces.
+        """
+        if not is_large(answer):
+            return None
+        async with self._encoding.turn(host):
+            share = LoopShare()
+            pieces = framed(await in_pieces(answer, share))
+            if sum(map(len, pieces)) < _JOINED_ASIDE_BYTES:
+                return b"".join(pieces)
+            whole = await asyncio.to_thread(b"".join, pieces)
+            await share.rest()  # gRPC copies as much once more
+            return whole
 
     async def _answer_allowed(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers what the caller may ask for, and refuses the rest."""

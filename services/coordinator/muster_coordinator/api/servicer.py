@@ -31,6 +31,7 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
 
     Args:
         answer: answers a call from a host.
+        encoded: encodes an answer to a host if it is large.
         callers: finds the host of a call.
         admit: counts a call, and raises what it is refused with.
     """
@@ -38,16 +39,21 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
     def __init__(
         self,
         answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]],
+        encoded: Callable[[GroupResponse, str], Awaitable[bytes | None]],
         callers: Callers,
         admit: Admit = admit_all,
     ) -> None:
         self._answer_call = answer
+        self._encoded = encoded
         self._admit = admit
         self._callers = callers
 
     async def _answer(self, request: Any, context: Any) -> Any:
         self._admit(current_connection(), request, request.ByteSize())
-        return await self._answer_call(request, self._callers.host(context))
+        host = self._callers.host(context)
+        answer = await self._answer_call(request, host)
+        encoded = await self._encoded(answer, host)
+        return answer if encoded is None else encoded
 
     JoinGroup = _answer
     SyncGroup = _answer

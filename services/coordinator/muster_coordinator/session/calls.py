@@ -1,7 +1,7 @@
 """The group calls of one session stream: started as they come, answered as frames."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -10,7 +10,6 @@ import grpc
 import structlog
 from muster_core.events import GroupRequest, GroupResponse, StreamPlace
 from muster_protos.muster.v1 import session_pb2
-from muster_protos.muster.v1.coordinator_pb2 import OffsetFetchResponse
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -21,7 +20,7 @@ from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhaus
 from muster_coordinator.api.admission import Admit, admit_all
 from muster_coordinator.api.calls import LARGE_BYTES, Calls, check
 from muster_coordinator.api.rights import Verdict
-from muster_coordinator.session.encoding import encoded, has_many, reply_message
+from muster_coordinator.session.encoding import reply_message
 from muster_coordinator.session.members import MemberKey
 from muster_coordinator.shard.owned_shard import OwnedShard
 
@@ -261,11 +260,8 @@ class StreamCalls:
     async def _answer(self, call_id: int, kind: str, request: Any, verdict: Verdict | None) -> None:
         try:
             response = await self._calls.answer_judged(request, self._host, verdict)
-            body = None
-            if isinstance(response, OffsetFetchResponse) and has_many(response):
-                async with self._calls.large_answers:
-                    body = await encoded(response)
-            self._answered(call_id, kind, response, body)
+            framed = partial(reply_message, call_id, kind)
+            self._answered(call_id, kind, response, await self._calls.encoded(response, self._host, framed))
         except Refused as error:
             self._refuse(call_id, error)
         except Exception:
@@ -273,19 +269,19 @@ class StreamCalls:
             self._refuse(call_id, _Unforeseen("the server failed in a way it did not foresee"))
 
     def _answered(
-        self, call_id: int, kind: str, response: GroupResponse, body: Sequence[bytes] | None = None
+        self, call_id: int, kind: str, response: GroupResponse, message: bytes | None = None
     ) -> None:
-        """Sends an answer; it is encoded here unless its pieces are given."""
+        """Sends an answer; it is encoded here unless the message of the stream with it is given."""
         if call_id not in self._open:
             return  # the client has closed the stream
         self._watch.answered(call_id, response)
-        if body is None:
-            body = (response.SerializeToString(),)
-        size_bytes = sum(map(len, body))
-        if size_bytes > LARGE_BYTES:
-            self._send(reply_message(call_id, kind, body))
+        body = b"" if message is not None else response.SerializeToString()
+        if len(body) > LARGE_BYTES:
+            message = b"".join(reply_message(call_id, kind, [body]))
+        if message is not None:
+            self._send(message)
         else:
-            reply = self._frame(size_bytes).reply
+            reply = self._frame(len(body)).reply
             reply.call_id = call_id
             getattr(reply, kind).CopyFrom(response)
         self._done(call_id)

@@ -7,13 +7,13 @@ from typing import TypeVar
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.state.offset_store import CommittedOffset, committed_offset
+from muster_core.state.offset_store import CommittedValues
 from muster_core.state.published import TopicPartition
 
 CommitRow = tuple[str, str, int, int, int]
 """Group, member (empty: from outside), generation (-1: from outside), number (0: none), time."""
 
-CommittedRow = tuple[str, str, int, TopicPartition, CommittedOffset]
+CommittedRow = tuple[str, str, int, TopicPartition, CommittedValues]
 """Group, member and number of a commit, and what it says of one partition."""
 
 _Value = TypeVar("_Value")
@@ -80,7 +80,7 @@ class Commits:
             self._repeated(self.member_ids),
             self._repeated(self.member_seqs),
             zip(self.topics, self.partitions, strict=True),
-            map(committed_offset, committed),
+            committed,
             strict=True,
         )
 

@@ -110,10 +110,10 @@ def _growth(commit: records_pb2.OffsetCommitted, offsets: OffsetStore) -> tuple[
     new = grows_bytes = 0
     for entry in commit.offsets:
         partition = (entry.topic, entry.partition)
-        before = offsets.get(partition)
+        before = offsets.table.get(partition)
         if before is None:
             new += 1
             grows_bytes += weight_of(partition, entry.metadata)
         else:
-            grows_bytes += utf8_bytes(entry.metadata) - utf8_bytes(before.metadata)
+            grows_bytes += utf8_bytes(entry.metadata) - utf8_bytes(before[2])
     return new, grows_bytes

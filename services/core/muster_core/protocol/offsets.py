@@ -176,8 +176,8 @@ class Offsets:
         """Those of the partitions whose offset is older than it may become."""
         now_ms = self._context.now.wall_ms
         oldest_ms = now_ms - self._context.config.offsets_retention_ms
-        table = group.offsets.table
-        offsets = [(partition, table[partition]) for partition in partitions if partition in table]
+        found = ((partition, group.offsets.get(partition)) for partition in partitions)
+        offsets = [(partition, offset) for partition, offset in found if offset is not None]
         if group.is_vacant and not group.is_simple:
             all_old = group.state_since_ms <= oldest_ms
             return [p for p, at in offsets if (at.expire_at_ms <= now_ms if at.expire_at_ms else all_old)]

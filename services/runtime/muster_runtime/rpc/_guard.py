@@ -192,7 +192,8 @@ class Guard:
     def _one_to_one(self, method: str, unary: Handler, encode: Callable[[Any], bytes]) -> Handler:
         """Reads the request and gives the answer; it is unread until the task of the call has ended.
 
-        It is encoded here: to ask a message for its size encodes it too.
+        It is encoded here, unless the servicer has done so with a large one: to ask a message for its size
+        encodes it too.
         """
         deadlines = self._deadlines
         unread = self._unread
@@ -206,7 +207,8 @@ class Guard:
                 connection.take_bytes(request.ByteSize())
             answer = await unary(request, context)
             if not context.done():
-                answer = encode(answer)
+                if type(answer) is not bytes:
+                    answer = encode(answer)
                 unread.add(context, len(answer))
             return answer
 

@@ -1,0 +1,130 @@
+"""Large answers, encoded some at a time."""
+
+import pytest
+from google.protobuf.message import Message
+from muster_coordinator.api.encoding import PIECE_PARTS, in_pieces, is_large
+from muster_coordinator.loop_share import LoopShare
+from muster_core import error_code
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+
+pytestmark = pytest.mark.quick
+
+MIB = 1 << 20
+
+
+def fetched(partitions: int, metadata: str = "m") -> coordinator_pb2.OffsetFetchResponse:
+    answer = coordinator_pb2.OffsetFetchResponse()
+    topic = answer.groups.add(group_id="g").topics.add(name="t")
+    for number in range(partitions):
+        topic.partitions.add(partition=number, offset=1, metadata=metadata)
+    return answer
+
+
+@pytest.fixture
+def rested(monkeypatch: pytest.MonkeyPatch) -> list[LoopShare]:
+    """The shares that left the loop to others, once for each time."""
+    times: list[LoopShare] = []
+
+    async def rest(share: LoopShare) -> None:
+        times.append(share)
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    return times
+
+
+@pytest.mark.parametrize("partitions", [0, 1, PIECE_PARTS, PIECE_PARTS + 1, 10_000])
+async def test_an_answer_in_pieces_has_all_of_it(partitions: int) -> None:
+    answer = fetched(partitions)
+    answer.groups[0].topics.add(name="empty")
+    answer.groups[0].shard_epoch = 7
+    answer.groups[0].more = True
+    answer.groups.add(
+        group_id="moved",
+        error_code=error_code.NOT_COORDINATOR,
+        error_message="another coordinator owns the group",
+        coordinator=common_pb2.Coordinator(host="b", port=1),
+    )
+    answer.groups.extend(fetched(3).groups)
+    if partitions:
+        answer.groups[0].topics[0].partitions[0].end = 0
+    assert (
+        coordinator_pb2.OffsetFetchResponse.FromString(b"".join(await in_pieces(answer, LoopShare())))
+        == answer
+    )
+    assert is_large(answer) == (partitions > 10)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "metadata", "rests"),
+    [(PIECE_PARTS + 1, "", 0), (20_000, "", 4), (3_600, "m" * 4_000, 6)],
+)
+async def test_a_large_answer_is_encoded_some_at_a_time(
+    partitions: int, metadata: str, rests: int, rested: list[LoopShare]
+) -> None:
+    """LIM-48: 14 MB in one piece held the loop for up to 40 ms."""
+    answer = fetched(partitions, metadata)
+    pieces = await in_pieces(answer, LoopShare())
+    assert len(rested) == rests
+    assert max(map(len, pieces)) < PIECE_PARTS * 4_200
+    assert coordinator_pb2.OffsetFetchResponse.FromString(b"".join(pieces)) == answer
+
+
+def kept() -> coordinator_pb2.SyncGroupResponse:
+    answer = coordinator_pb2.SyncGroupResponse(error_code=error_code.NONE, assignment=b"a", token="1-1")
+    for number in range(20_000):
+        answer.kept_tokens.add(topic="t" * 249, partition=number, token="1-1")
+    return answer
+
+
+def joined() -> coordinator_pb2.JoinGroupResponse:
+    member = coordinator_pb2.JoinGroupResponse.Member
+    members = [member(member_id=f"m{number}", metadata=bytes(MIB >> 1)) for number in range(30)]
+    return coordinator_pb2.JoinGroupResponse(generation=3, leader="m0", member_id="m0", members=members)
+
+
+def described() -> coordinator_pb2.DescribeGroupsResponse:
+    answer = coordinator_pb2.DescribeGroupsResponse()
+    for number in range(20):
+        group = answer.groups.add(group_id=f"g{number}", state=coordinator_pb2.GROUP_STATE_STABLE)
+        group.cause.SetInParent()
+        member = group.members.add(member_id="m", metadata=bytes(MIB >> 1), assignment=bytes(MIB >> 1))
+        member.kept_tokens.add(topic="t", partition=1, token="1-1")
+    return answer
+
+
+def described_incremental() -> incremental_pb2.ConsumerGroupDescribeResponse:
+    answer = incremental_pb2.ConsumerGroupDescribeResponse()
+    group = answer.groups.add(group_id="g", group_epoch=3)
+    for number in range(9_000):
+        group.members.add(member_id=f"m{number}", member_epoch=3, topics=["t", "u"])
+    return answer
+
+
+def listed() -> coordinator_pb2.ListGroupsResponse:
+    groups = [coordinator_pb2.ListGroupsResponse.Group(group_id=f"g{number}") for number in range(9_000)]
+    return coordinator_pb2.ListGroupsResponse(groups=groups, next_page_token="7/g")
+
+
+@pytest.mark.parametrize("answer", [kept(), joined(), described(), described_incremental(), listed()])
+async def test_each_answer_that_may_be_large_is_encoded_some_at_a_time(
+    answer: Message, rested: list[LoopShare]
+) -> None:
+    """LIM-48."""
+    assert is_large(answer)
+    pieces = await in_pieces(answer, LoopShare())
+    assert type(answer).FromString(b"".join(pieces)) == answer
+    assert len(rested) >= 2
+    assert max(map(len, pieces)) < 9 * (MIB >> 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        coordinator_pb2.HeartbeatResponse(),
+        coordinator_pb2.SyncGroupResponse(assignment=b"a" * 1_000),
+        coordinator_pb2.JoinGroupResponse(members=[coordinator_pb2.JoinGroupResponse.Member()] * 3),
+        fetched(PIECE_PARTS - 2),
+    ],
+)
+def test_small_answers_wait_for_no_others(answer: Message) -> None:
+    assert not is_large(answer)
