@@ -9,7 +9,7 @@ import time
 
 import grpc
 from abuse.caller import GROUPS, HEALTH, connection, raw
-from abuse.http2 import HEADERS, Connection
+from abuse.http2 import Connection
 from abuse.lab import Target, begins, stage
 from grpc_health.v1 import health_pb2
 from kit.programs import Broken
@@ -50,8 +50,9 @@ async def attack(target: Target) -> str:
         while ended < NUMBER and time.monotonic() - began_s < PATIENCE_S:
             for made in connections:
                 made.poll(0.01)
-            # A caller that is too slow to answer pings loses all its calls at once.
-            ended = sum(PER_CONNECTION if made.dead else made.frames.get(HEADERS, 0) for made in connections)
+            # A caller that is too slow to answer pings loses all its calls at once. One above a quota of its
+            # connection is refused by a reset alone, without headers.
+            ended = sum(PER_CONNECTION if made.dead else len(made.ended) for made in connections)
             if int(time.monotonic() - began_s) > checks:
                 await healthy(target)
                 checks += 1

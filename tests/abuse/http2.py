@@ -66,6 +66,7 @@ class Connection:
         goaway: what the server said at its end.
         received: bytes of answers that came.
         frames: how many frames of each kind came.
+        ended: the calls that the server has ended, by their numbers.
     """
 
     def __init__(self, address: str, window: int = 65_535) -> None:
@@ -74,6 +75,7 @@ class Connection:
         self.goaway = ""
         self.received = 0
         self.frames: dict[int, int] = {}
+        self.ended: set[int] = set()
         self._buffer = b""
         self._next = 1
         self._socket = socket.create_connection((host, int(port)), 5)
@@ -121,6 +123,8 @@ class Connection:
             if len(self._buffer) < 9 + length:
                 return
             kind, flags = self._buffer[3], self._buffer[4]
+            if kind == RESET or (kind in (DATA, HEADERS) and flags & END_STREAM):
+                self.ended.add(int.from_bytes(self._buffer[5:9], "big"))
             payload, self._buffer = self._buffer[9 : 9 + length], self._buffer[9 + length :]
             self._take(kind, flags, payload)
 

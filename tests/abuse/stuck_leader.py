@@ -1,7 +1,8 @@
 """A stranger joins W's group, puts W out, and as the leader of what is left never gives W its work back.
 
-Must hold: who may not join a group cannot lead it. What an operator can do about it, which is to remove the
-stranger's member, must help at once; that is done at the end.
+Must hold: a member id from DescribeGroups puts nobody out, and W works on with what it has, whoever leads.
+What an operator can do about it, which is to remove the stranger's member, must help at once; that is done at
+the end.
 """
 
 import asyncio
@@ -11,8 +12,6 @@ from abuse.caller import connection, groups_stub, join
 from abuse.innocent import TOPIC
 from abuse.lab import GROUP, Target, begins, stage
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
-
-STANDS_OPEN = "anybody may join any group, and remove its members"
 
 LONGEST_MS = 1_800_000
 HELD_S = 8.0

@@ -1,13 +1,13 @@
 """Large answers, encoded some at a time."""
 
 import pytest
+from coordinator.coordinator_cluster import MemoryCluster, owns
 from google.protobuf.message import Message
+from muster_coordinator.api import calls
 from muster_coordinator.api.encoding import PIECE_PARTS, in_pieces, is_large
 from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
-
-pytestmark = pytest.mark.quick
 
 MIB = 1 << 20
 
@@ -128,3 +128,33 @@ async def test_each_answer_that_may_be_large_is_encoded_some_at_a_time(
 )
 def test_small_answers_wait_for_no_others(answer: Message) -> None:
     assert not is_large(answer)
+
+
+@pytest.mark.cluster
+async def test_a_unary_call_has_its_large_answer_encoded_some_at_a_time(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIM-48."""
+    coordinator = await cluster.add("a", join_delay_ms=0)
+    await owns(coordinator, 4)
+    caller = cluster.caller(coordinator)
+    request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1)
+    topic = request.topics.add(name="t")
+    for number in range(PIECE_PARTS + 1):
+        topic.partitions.add(partition=number, offset=number, metadata="m" * 4_000)
+    await caller.stub.OffsetCommit(request, timeout=60)
+    sizes: list[list[int]] = []
+
+    async def noted(answer: Message, share: LoopShare) -> list[bytes]:
+        pieces = await in_pieces(answer, share)
+        sizes.append(list(map(len, pieces)))
+        return pieces
+
+    monkeypatch.setattr(calls, "in_pieces", noted)
+    fetch = coordinator_pb2.OffsetFetchRequest()
+    fetch.groups.add(group_id="g")
+    answer = await caller.stub.OffsetFetch(fetch, timeout=60)
+    found = answer.groups[0].topics[0].partitions
+    assert [(one.partition, one.offset) for one in found] == [(n, n) for n in range(PIECE_PARTS + 1)]
+    assert [sum(some) for some in sizes] == [answer.ByteSize()]
+    assert 2 * max(sizes[0]) < sum(sizes[0])

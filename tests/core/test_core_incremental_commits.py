@@ -130,7 +130,7 @@ def test_a_new_life_counts_its_commits_from_the_beginning() -> None:
     assert commit(member, {partition: token}, member_seq=5) == [NONE]
     member.join()
     assert commit(member, {partition: member.owned[partition]}, 8, member_seq=1) == [NONE]
-    assert cluster.shard.groups[GROUP].offsets.table[partition].offset == 8
+    assert cluster.shard.groups[GROUP].offsets.table[partition][0] == 8
 
 
 def test_owners_say_that_their_partitions_are_parked_and_nobody_else_does() -> None:

@@ -7,6 +7,8 @@ from muster_core.incremental.target import Expressions, ServerAssignor
 from muster_core.protocol.room import Limit, Room
 from muster_core.shard import Shard
 
+from muster_coordinator.shard.ended_groups import EndedGroups
+
 AT_ONCE_MAX = 300
 """Members and partitions of a group whose assignment takes about a millisecond; those of larger ones take
 longer and
@@ -69,6 +71,7 @@ class ProcessRoom:
             ALIKE_FACTOR,
             expressions,
             sees,
+            ended=EndedGroups().take,
         )
 
     def _groups(self) -> int:

@@ -56,6 +56,7 @@ class Application:
             members wait for ends; None: nobody follows, in a replay.
         counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
+        on_ended: called with each group that a record has removed; None: nobody follows, in a replay.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Application:
         self.counts_in: Holdings | None = None
         self.on_incremental: Callable[[Group, str, Any], None] | None = None
         self.on_converted: Callable[[Group], None] | None = None
+        self.on_ended: Callable[[Group], None] | None = None
         self._on_gone = on_gone
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
@@ -362,6 +364,8 @@ class Application:
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
             group.count_out()
+            if self.on_ended is not None:
+                self.on_ended(group)
 
     def apply_commits(self, rows: Iterable[CommittedRow]) -> None:
         """Carries out commits one after the other, as `apply` does each; a load consists of little else."""

@@ -99,6 +99,7 @@ class ShardContext:
         self.purgatory = Purgatory(0)
         self.holdings = Holdings()
         self.application = Application(self.groups, config, self.release)
+        self.application.on_ended = lambda group: self.room.ended(group)
         self.epoch = 0
         self.features = NO_FEATURES
         self.now = Now(0, 0)

@@ -12,25 +12,30 @@ MANY = 1_000
 
 
 class KeptTokens:
-    """Writes kept tokens into answers, and remembers the last large ones of a process, encoded.
+    """Writes kept tokens into answers, and remembers the last large answer of a process.
 
-    A member may ask for its assignment as often as it likes, and gets the same tokens each time (LIM-53).
-    What is remembered is smaller than a record of the log.
+    A member may ask for its assignment as often as it likes, and gets the same answer each time, which nobody
+    changes or copies (LIM-53). What is remembered is about as large as a record of the log may be.
     """
 
     def __init__(self) -> None:
         self._last: Sequence[records_pb2.KeptToken] = ()
-        self._encoded = b""
+        self._without = self._answer = SyncGroupResponse()
 
-    def put_into(self, answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> None:
-        """Writes the tokens of a member at the end of an answer that has none."""
-        if tokens is self._last:
-            answer.MergeFromString(self._encoded)
-            return
-        _write(answer, tokens)
+    def added(self, answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> SyncGroupResponse:
+        """An answer with the tokens of a member.
+
+        Args:
+            answer: has none yet; it is written to.
+            tokens: of the member, as it keeps them.
+        """
+        if tokens is self._last and answer == self._without:
+            return self._answer
         if len(tokens) > MANY:
-            only_them = SyncGroupResponse(kept_tokens=answer.kept_tokens)
-            self._last, self._encoded = tokens, only_them.SerializeToString()
+            self._last, self._answer, self._without = tokens, answer, SyncGroupResponse()
+            self._without.CopyFrom(answer)
+        _write(answer, tokens)
+        return answer
 
 
 def _write(answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> None:

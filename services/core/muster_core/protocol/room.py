@@ -7,6 +7,7 @@ from enum import Enum
 
 from muster_core.incremental.target import Expressions, ServerAssignor
 from muster_core.protocol.kept_tokens import KeptTokens
+from muster_core.state.group import Group
 
 
 class Limit(Enum):
@@ -50,6 +51,7 @@ class Room:
             None: there are none.
         sees: whether an identity, by name, may see a topic.
         tokens: writes the tokens that members keep into answers.
+        ended: called with each group that the log has removed.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -65,6 +67,7 @@ class Room:
     expressions: Expressions | None = None
     sees: Callable[[str, str], bool] = lambda _, __: True
     tokens: KeptTokens = field(default_factory=KeptTokens)
+    ended: Callable[[Group], None] = lambda _: None
 
 
 ALONE = Room()

@@ -89,9 +89,10 @@ class Syncs:
         plan: Plan | None = None
         to_release: set[str] = set()
         if group.leader == member.member_id:
-            plan, limit = Plan(request), self._context.config.max_partitions
+            limit = self._context.config.max_partitions
+            plan = Plan(request, limit)
             if plan.partitions > limit:
-                text = f"assignments: {plan.partitions:,} partitions are given, at most {limit:,} may be"
+                text = f"assignments: more than {limit:,} partitions are given, which is as many as may be"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
             if full := self._context.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
@@ -197,8 +198,7 @@ class Syncs:
         answer = SyncGroupResponse()
         answer.CopyFrom(same_for_all)
         answer.assignment = member.assignment
-        self._context.room.tokens.put_into(answer, member.kept_tokens)
-        return answer
+        return self._context.room.tokens.added(answer, member.kept_tokens)
 
     # --- Heartbeat
 

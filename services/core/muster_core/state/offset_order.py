@@ -8,7 +8,7 @@ from itertools import islice
 
 from muster_core.state.published import TopicPartition
 
-PORTION = 50_000
+PORTION = 10_000
 """Partitions that are put in order at a time."""
 
 _FEW = 8
@@ -18,15 +18,19 @@ _FEW = 8
 class OffsetOrder:
     """The partitions of a table in the order of topic and number, as far as they were taken.
 
-    Those that were taken are the first of the table, which has them in the order in which they came.
+    Those that were taken are the first of the table, which has them in the order in which they came. The
+    others are listed: to pass over the first half million of a table takes longer than to put some in order.
+    Once one of them goes the list is of no use, and is made anew when it is needed next.
     """
 
-    __slots__ = ("_names", "_numbers", "_taken")
+    __slots__ = ("_begin", "_names", "_numbers", "_taken", "_to_take")
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._numbers: dict[str, list[int]] = {}
         self._taken = 0
+        self._to_take: list[TopicPartition] | None = []
+        self._begin = 0
 
     def take_some(self, table: Collection[TopicPartition]) -> bool:
         """Takes some more of a table; returns whether it has all of it now."""
@@ -34,8 +38,14 @@ class OffsetOrder:
             self._names = [name for name in self._names if name in self._numbers]
         if self._taken == len(table):
             return True
+        if self._to_take is None:
+            self._to_take, self._begin = list(islice(table, self._taken, None)), 0
+        some = self._to_take[self._begin : self._begin + PORTION]
+        self._begin += len(some)
+        if self._begin == len(self._to_take):
+            self._to_take, self._begin = [], 0
         came: dict[str, list[int]] = {}
-        for topic, number in islice(table, self._taken, self._taken + PORTION):
+        for topic, number in some:
             came.setdefault(topic, []).append(number)
         self._names += (name for name in came if name not in self._numbers)
         self._names.sort()
@@ -46,8 +56,15 @@ class OffsetOrder:
             self._taken += len(numbers)
         return self._taken == len(table)
 
+    def came(self, partition: TopicPartition) -> None:
+        """Notes what has come to the end of the table."""
+        if self._to_take is not None:
+            self._to_take.append(partition)
+
     def forget(self, topic: str, numbers: Sequence[int]) -> None:
         """Leaves out partitions that are gone from the table; those that were not taken are passed over."""
+        if self._to_take:
+            self._to_take = None  # some of it may be gone
         known = self._numbers.get(topic)
         if not known or not numbers:
             return
@@ -57,6 +74,16 @@ class OffsetOrder:
         known[some] = left
         if not known:
             del self._numbers[topic]  # its name goes with the next that is taken
+
+    def clear_some(self, most: int) -> int:
+        """Forgets some numbers, for order lists that nobody reads any more; returns how many."""
+        for topic, known in self._numbers.items():
+            gone = min(most, len(known))
+            del known[-gone:]
+            if not known:
+                del self._numbers[topic]
+            return gone
+        return 0
 
     def numbers_of(
         self, is_meant: Callable[[str], bool], table: Collection[TopicPartition]

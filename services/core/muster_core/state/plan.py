@@ -1,5 +1,6 @@
 """What the leader of a group hands in: who is to own what."""
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
@@ -16,24 +17,34 @@ class Plan:
 
     Args:
         request: the leader's call.
+        most: how many partitions may be given: of a plan that gives more nothing else is read.
 
     Attributes:
         assignments: bytes by member id.
-        partitions: how many partitions are given, as far as the bytes are published assignments.
+        partitions: how many partitions are given, as far as the bytes are published assignments. Above what
+            may be given it is less than that.
     """
 
-    def __init__(self, request: SyncGroupRequest) -> None:
+    def __init__(self, request: SyncGroupRequest, most: int = sys.maxsize) -> None:
         self.assignments: dict[str, bytes] = {}
+        self.partitions = 0
         self._numbers: dict[str, list[int]] = {}
         numbers = self._numbers
         for entry in request.assignments:
             assignment = entry.assignment
             self.assignments[entry.member_id] = assignment
             message = read_assignment(assignment)
-            if message is not None:
-                for given in message.partitions[:]:
-                    numbers.setdefault(given.topic, []).extend(given.partitions[:])
-        self.partitions = sum(map(len, numbers.values()))
+            if message is None:
+                continue
+            if self.partitions + len(message.partitions) > most:  # each topic has one at least
+                self.partitions += len(message.partitions)
+                return
+            given = message.partitions[:]
+            self.partitions += sum([len(one.partitions) for one in given])
+            if self.partitions > most:
+                return
+            for one in given:
+                numbers.setdefault(one.topic, []).extend(one.partitions[:])
 
     @property
     def topics(self) -> Iterable[str]:
