@@ -118,8 +118,8 @@ def test_of_a_plan_that_gives_too_many_partitions_only_their_number_is_read(
             common_pb2.TopicPartitions(topic=f"{member_id}{number}", partitions=some)
             for number, some in enumerate(entries)
         ]
-        plan = common_pb2.Assignment(version=1, partitions=topics).SerializeToString()
-        request.assignments.add(member_id=member_id, assignment=plan)
+        assignment = common_pb2.Assignment(version=1, partitions=topics).SerializeToString()
+        request.assignments.add(member_id=member_id, assignment=assignment)
     plan = Plan(request, 3)
     assert plan.partitions > 3
     assert sum(map(len, plan._numbers.values())) <= 2

@@ -13,6 +13,8 @@ from unittest.mock import patch
 
 import grpc
 import structlog
+from google.protobuf import descriptor_pool
+from google.protobuf.message_factory import GetMessageClass
 from kit.lives.shard_fuzz import REUSED_ID, known_of
 from kit.logs.core_audit import broken_in
 from muster.testing._time import VirtualTime
@@ -109,7 +111,11 @@ class World:
         if isinstance(request, Refused):
             raise request
         answer = await handler.unary_unary(request, Caller())
-        return type(answer).FromString(handler.response_serializer(answer))
+        if not isinstance(answer, bytes):  # a large one is encoded already
+            answer = handler.response_serializer(answer)
+        service, name = path.rsplit("/", 2)[1:]
+        method = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
+        return GetMessageClass(method.output_type).FromString(answer)
 
     @property
     def log_length(self) -> int:

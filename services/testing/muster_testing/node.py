@@ -1,5 +1,6 @@
 """A coordinator that owns the one shard, until it is killed."""
 
+import sys
 from collections.abc import Callable, Mapping
 
 from muster_coordinator.api.callers import Callers
@@ -60,7 +61,7 @@ class Node:
             catalog=lambda: directory.known,
             room=Room(assignors=SERVER_ASSIGNORS),
         )
-        calls = Calls(self, directory, MAX_ANSWER_BYTES)
+        calls = Calls(self, directory, MAX_ANSWER_BYTES, joined_aside_bytes=sys.maxsize)
         self._sessions = Sessions(
             SessionSettings(), calls, lambda _now_ms: True, lambda: now().boot_ms, says_unsure=lambda: True
         )

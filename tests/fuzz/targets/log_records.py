@@ -93,7 +93,7 @@ def _raw(source: Draw) -> None:
         for commit in commits
         for one in commit.offsets
     ]
-    if [(*row[:4], row[4].offset) for row in rows] != told:
+    if [(*row[:4], row[4][0]) for row in rows] != told:
         raise Broken("commits that are decoded together say something else")
 
 

@@ -298,7 +298,8 @@ class _Served:
         return self._handler.request_deserializer(self._requests.popleft())
 
     async def write(self, message: Any) -> None:
-        body = self._handler.response_serializer(message)
+        # A large answer is encoded already.
+        body = message if type(message) is bytes else self._handler.response_serializer(message)
         self._call.link.carry(lambda: self._call.answered(body))
 
     def time_remaining(self) -> float | None:

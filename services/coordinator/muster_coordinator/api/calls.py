@@ -69,6 +69,7 @@ class Calls:
         view: the cluster.
         max_answer_bytes: how large the answer to one call may become.
         rights: what callers may do; everything if absent.
+        joined_aside_bytes: larger answers are put together in a thread.
 
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
@@ -76,7 +77,12 @@ class Calls:
     """
 
     def __init__(
-        self, ownership: Owners, view: View, max_answer_bytes: int, rights: Rights | None = None
+        self,
+        ownership: Owners,
+        view: View,
+        max_answer_bytes: int,
+        rights: Rights | None = None,
+        joined_aside_bytes: int = _JOINED_ASIDE_BYTES,
     ) -> None:
         self._ownership = ownership
         self._view = view
@@ -84,6 +90,7 @@ class Calls:
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = asyncio.Lock()
         self._encoding = Turns()
+        self._joined_aside_bytes = joined_aside_bytes
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers a call; if it is cancelled, the group protocol knows that the caller has left.
@@ -116,7 +123,7 @@ class Calls:
         async with self._encoding.turn(host):
             share = LoopShare()
             pieces = framed(await in_pieces(answer, share))
-            if sum(map(len, pieces)) < _JOINED_ASIDE_BYTES:
+            if sum(map(len, pieces)) < self._joined_aside_bytes:
                 return b"".join(pieces)
             whole = await asyncio.to_thread(b"".join, pieces)
             await share.rest()  # gRPC copies as much once more

@@ -99,7 +99,6 @@ class ShardContext:
         self.purgatory = Purgatory(0)
         self.holdings = Holdings()
         self.application = Application(self.groups, config, self.release)
-        self.application.on_ended = lambda group: self.room.ended(group)
         self.epoch = 0
         self.features = NO_FEATURES
         self.now = Now(0, 0)
@@ -112,6 +111,7 @@ class ShardContext:
         self.held = self.application.held
         self._unstored: dict[str, Group] = {}
         self.room = ALONE
+        self.application.on_ended = lambda group: self.room.ended(group)
         self.working_on: OfAGroup | None = None
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()

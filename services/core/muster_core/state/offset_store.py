@@ -95,12 +95,13 @@ class OffsetStore:
         if record.offsets:
             self.newest_ms = max(self.newest_ms, written_at_ms)
 
-    def put(self, partition: TopicPartition, offset: CommittedOffset) -> None:
+    def put(self, partition: TopicPartition, offset: CommittedValues) -> None:
         """Takes over what was committed for a partition."""
         before = self.table.get(partition)
-        self.table[partition] = tuple(offset)
-        self.newest_ms = max(self.newest_ms, offset.committed_at_ms)
-        if before is None or before[2] != offset[2]:  # the metadata
+        position, leader_epoch, metadata, committed_at_ms, expire_at_ms = offset
+        self.table[partition] = position, leader_epoch, metadata, committed_at_ms, expire_at_ms
+        self.newest_ms = max(self.newest_ms, committed_at_ms)
+        if before is None or before[2] != metadata:
             self.weigh(partition, before, offset)
 
     def weigh(
