@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from kit.lives.incremental_life import IncrementalLife, as_log
 from kit.logs.damaged_catalogs import healthy_catalog
 from kit.logs.drawn_logs import drawn
+from kit.logs.incremental_log import IncrementalLog
 from kit.logs.lake_folders import build, expected, export, in_order, rows_of
 from kit.logs.lived_logs import lived
 from kit.logs.log_builder import LogBuilder, healthy
@@ -22,7 +23,7 @@ from kit.logs.log_nodes import empty
 from muster_audit.lake.row import columns
 from muster_audit.lake.store import LAKE_MARK, opened
 from muster_audit.lake.tables import ALL
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_server.verify.reader import LogUnreadableError
 
 pytestmark = pytest.mark.spark
@@ -316,3 +317,22 @@ def test_incremental_groups_give_what_a_plain_computation_gives(seed: int, tmp_p
         export(tmp_path / "export", built, upto)
         build(tmp_path / "export", tmp_path / "lake")
     check(tmp_path / "lake", built)
+
+
+def test_a_member_of_an_incremental_group_has_the_times_that_it_asked_for_last(tmp_path: Path) -> None:
+    log = IncrementalLog(healthy())
+    for member_id, seq, session_ms, grace_ms in (("a", 1, 9_000, 60_000), ("b", 1, 0, 0), ("a", 2, 7_000, 0)):
+        told = log.told(member_id, seq)
+        told.session_timeout_ms, told.disconnect_grace_ms = session_ms, grace_ms
+        log.add(
+            member_subscribed=incremental_pb2.MemberSubscribed(group_id=log.group, member=told, joined=True)
+        )
+    export(tmp_path / "export", log.built)
+    build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", log.built)
+    found = {
+        row["member_id"]: (row["session_timeout_ms"], row["disconnect_grace_ms"])
+        for row in rows_of(tmp_path / "lake", "members")
+        if row["group_id"] == log.group
+    }
+    assert found == {"a": (7_000, 0), "b": (0, 0)}

@@ -153,9 +153,7 @@ def members(reads: Sequence["Read"]) -> list[Row]:
                     group_instance_id=told.group_instance_id,
                     client_id=told.client_id,
                     host=told.host,
-                    session_timeout_ms=0,
                     rebalance_timeout_ms=told.rebalance_timeout_ms,
-                    disconnect_grace_ms=0,
                     first_generation=0,
                     last_generation=0,
                     reason="",
@@ -164,6 +162,8 @@ def members(reads: Sequence["Read"]) -> list[Row]:
                 rows.append(row)
             row = open_[group_id, member_id]
             row |= {"identity": told.identity, "secret_hash": told.secret_hash.hex()}
+            row["session_timeout_ms"] = told.session_timeout_ms
+            row["disconnect_grace_ms"] = told.disconnect_grace_ms
             if read.kind == "epoch_raised":
                 row["first_generation"] = row["first_generation"] or group.epoch
                 row["last_generation"] = group.epoch

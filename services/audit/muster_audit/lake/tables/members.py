@@ -28,11 +28,13 @@ class Member(Interval):
     client_id: Annotated[str, "Its client id, as it gave it."]
     host: Annotated[str, "Its address, as the coordinator saw it."]
     session_timeout_ms: Annotated[
-        int, "Its session timeout, ms; 0: the server's, as in an incremental group."
+        int, "Its session timeout, ms; in an incremental group the one that it asked for, 0: the server's."
     ]
     rebalance_timeout_ms: Annotated[int, "Its rebalance timeout, ms."]
     disconnect_grace_ms: Annotated[
-        int, "How long it may stay away after its stream broke, ms; 0: not at all."
+        int,
+        "How long it may stay away after its stream broke, ms; 0: not at all. In an incremental group as "
+        "long as it asked for, 0: as long as the server says.",
     ]
     first_generation: Annotated[
         int, "The first generation, or epoch of an incremental group, that it was in; 0: none yet."
@@ -161,6 +163,7 @@ def _note(row: Member, member: records_pb2.Member) -> None:
 
 def _note_told(row: Member, told: incremental_pb2.IncrementalMember) -> None:
     row.client_version, row.identity, row.secret_hash = "", told.identity, told.secret_hash.hex()
+    row.session_timeout_ms, row.disconnect_grace_ms = told.session_timeout_ms, told.disconnect_grace_ms
 
 
 def incremental_row(at: Place, group_id: str, told: incremental_pb2.IncrementalMember) -> Member:
