@@ -40,7 +40,10 @@ from muster_core.protocol.room import Room
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
-from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 CONFIG = GroupConfig(
     min_session_timeout_ms=50,
@@ -99,6 +102,7 @@ class IncrementalShardLife:
         self._streams = DrawnStreams(source)
         self._calls = DrawnCalls(source, source.choice([1, 1, 0.7, 0]), source.choice([1, 0.7, 0.3, 0]))
         self._parked: list[int] = []
+        self._on_streams: set[int] = set()
         self._classic: VirtualMember | None = None
         self._load([], 10_000)
         classic = source.choice([0, 0, 2])
@@ -159,12 +163,24 @@ class IncrementalShardLife:
         return group, group.members[self._draw.choice(sorted(group.members))]
 
     def _send(self, request: GroupRequest, place: StreamPlace | None = None) -> None:
-        self._parked.append(self.cluster.send(request, place=place))
+        call = self.cluster.send(request, place=place)
+        self._parked.append(call)
+        if place is not None:
+            self._on_streams.add(call)
         self._take_answers()
 
     def _take_answers(self) -> None:
-        answers = self.cluster.answers
-        self._parked = [call for call in self._parked if answers.pop(call, None) is None]
+        answers, parked, self._parked = self.cluster.answers, self._parked, []
+        for call in parked:
+            answer = answers.pop(call, None)
+            if answer is None:
+                self._parked.append(call)
+            elif (
+                call in self._on_streams
+                and isinstance(answer, ConsumerGroupHeartbeatResponse)
+                and not (answer.error_code or answer.member_epoch)
+            ):
+                raise Differs(f"a member on a stream is told the epoch of a join (INC-107): {answer}")
 
     def _join(self) -> None:
         request, on_stream = self._calls.join(self._group)
@@ -309,6 +325,7 @@ class IncrementalShardLife:
         """What is not acknowledged is lost; calls and work go nowhere."""
         self._load(self.cluster.log, self.cluster.now_ms)
         self._parked.clear()
+        self._on_streams.clear()
         self._streams.renew()
         self.cluster.auto_ack = not (self._slow and self._draw.random() < 0.3)
 

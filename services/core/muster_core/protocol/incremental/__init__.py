@@ -1,6 +1,7 @@
 """Calls and time of incremental groups: here decisions are stored and answered, and their clocks run.
 
 `muster_core.incremental` decides. Begin with `heartbeats.py`; `deadlines.py` has the two clocks of a member,
-its session and the time that it has to give partitions back; `descriptions.py` shows groups, and
-`commits.py` says whose commits and fetches count.
+its session and the time that it has to give partitions back; `targets.py` says when an assignment is
+computed, and where, and `pauses.py` how far apart; `descriptions.py` shows groups, and `commits.py` says
+whose commits and fetches count.
 """
