@@ -37,7 +37,7 @@ DISCOVERY_CALLS = (
 )
 GROUP_CALLS = (
     *("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete"),
-    *("DescribeGroups", "ListGroups", "DeleteGroups", "GroupHistory"),
+    *("DescribeGroups", "ListGroups", "DeleteGroups", "GroupHistory", "AlterGroupSettings"),
 )
 FRAMES = {
     "join_group": "JoinGroup",

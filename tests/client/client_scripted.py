@@ -20,6 +20,7 @@ from muster_protos.muster.v1 import (
     coordinator_pb2_grpc,
     discovery_pb2,
     discovery_pb2_grpc,
+    group_settings_pb2,
     incremental_pb2,
 )
 
@@ -137,6 +138,10 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
     async def ReleaseGroup(self, request: Any, context: Any) -> Any:
         missing = coordinator_pb2.ReleaseGroupResponse(error_code=common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND)
         return await self.answer("ReleaseGroup", request, context, lambda _: missing)
+
+    async def AlterGroupSettings(self, request: Any, context: Any) -> Any:
+        done = group_settings_pb2.AlterGroupSettingsResponse(settings=request.set)
+        return await self.answer("AlterGroupSettings", request, context, lambda _: done)
 
     async def ConsumerGroupHeartbeat(self, request: Any, context: Any) -> Any:
         old = common_pb2.ERROR_CODE_UNSUPPORTED_VERSION

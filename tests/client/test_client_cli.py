@@ -16,11 +16,12 @@ from client.client_scripted import NONE, ScriptedCluster
 from kit import forked
 from kit.interrupted import interrupted
 from muster.cli import _app
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
 
 pytestmark = pytest.mark.cluster
 FULL_DISK = Path("/dev/full")
 UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
+EMPTY = coordinator_pb2.GROUP_STATE_EMPTY
 
 
 async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
@@ -359,6 +360,56 @@ async def test_groups_of_all_coordinators_are_listed(cluster: ScriptedCluster) -
         ["b", "PreparingRebalance", "consumer"],
         ["z", "PreparingRebalance", "consumer"],
     ]
+
+
+async def test_settings_of_a_group_are_set_shown_and_taken_back(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    code, out, _ = await cli(cluster, "groups", "set", "g", "hold=True", "session_timeout_ms=60000")
+    assert (code, out) == (0, "group g: session_timeout_ms=60000, hold=true\n")
+    code, out, _ = await cli(cluster, "groups", "set", "g", "assignor=range", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"assignor": "range"})
+    code, out, _ = await cli(cluster, "groups", "set", "g", "--unset", "hold", "--unset", "assignor")
+    assert (code, out) == (0, "group g: nothing is set, its coordinators decide\n")
+    asked = [request for method, request in a.seen if method == "AlterGroupSettings"]
+    assert [list(request.unset) for request in asked] == [[], [], ["hold", "assignor"]]
+    assert asked[0].set == group_settings_pb2.GroupSettings(hold=True, session_timeout_ms=60_000)
+    group = coordinator_pb2.DescribeGroupsResponse.Group(group_id="g", state=EMPTY)
+    group.settings.convert, group.settings.hold = "auto", False
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert "set for it: convert=auto, hold=false" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["assigner=range"], "assigner: is no setting of a group; there are assignor, "),
+        (["assignor"], "assignor: must be NAME=VALUE"),
+        (["hold=yes"], "hold: must be true or false, not 'yes'"),
+        (["session_timeout_ms=1s"], "session_timeout_ms: must be a whole number, not '1s'"),
+        (["hold=true", "hold=false"], "give each setting once"),
+        (["hold=true", "--unset", "hold"], "hold is to be set, too"),
+        (["--unset", "holt"], "holt: is no setting of a group"),
+        ([], "give NAME=VALUE or --unset NAME"),
+    ],
+)
+async def test_a_setting_that_cannot_be_is_named_before_anything_is_sent(
+    cluster: ScriptedCluster, arguments: list[str], says: str
+) -> None:
+    code, _, err = await cli(cluster, "groups", "set", "g", *arguments)
+    assert code == 2
+    assert says in " ".join(err.replace("│", " ").split())
+
+
+async def test_what_the_coordinator_does_not_take_is_said_in_its_words(cluster: ScriptedCluster) -> None:
+    refused = group_settings_pb2.AlterGroupSettingsResponse(
+        error_code=common_pb2.ERROR_CODE_INVALID_CONFIG, error_message="session_timeout_ms must be 6,000 to"
+    )
+    cluster.coordinators[0].script["AlterGroupSettings"].append(refused)
+    code, _, err = await cli(cluster, "groups", "set", "g", "session_timeout_ms=1")
+    assert code == 1
+    assert "session_timeout_ms must be 6,000 to" in err
+    assert "INVALID_CONFIG" in err
 
 
 async def test_a_group_is_released_from_quarantine(cluster: ScriptedCluster) -> None:

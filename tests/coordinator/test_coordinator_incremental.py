@@ -17,6 +17,7 @@ from muster_core import error_code
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, incremental_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -185,6 +186,34 @@ async def test_before_the_feature_is_on_nothing_is_written_and_then_it_is(tmp_pa
             pass  # the coordinator hears of it in a moment
         await settled(member)
         assert len(member.owned) == PARTITIONS
+    finally:
+        await real.stop()
+
+
+async def test_settings_wait_for_their_feature_and_are_read_by_the_next_owner(tmp_path: Path) -> None:
+    """INC-120: before, a server of yesterday may be asked to read the log."""
+    real = RealCluster(tmp_path, features=[name for name in FEATURE_NAMES if name != Feature.GROUP_SETTINGS])
+    await real.start()
+    try:
+        first = await begun(real)
+        wanted = AlterGroupSettingsRequest(group_id=GROUP, set=GroupSettings(assignor="range"))
+        refused = await real.caller(first).stub.AlterGroupSettings(wanted, timeout=60)
+        assert refused.error_code == error_code.UNSUPPORTED_VERSION
+        kinds = {record.WhichOneof("kind") for record in await real.log(0)}
+        assert "group_settings_altered" not in kinds
+        request = metadata_pb2.EnableFeatureRequest(name=Feature.GROUP_SETTINGS)
+        await real.stub.EnableFeature(request, timeout=60)
+        while (await real.caller(first).stub.AlterGroupSettings(wanted, timeout=60)).error_code:
+            pass  # the coordinator hears of it in a moment
+        (record,) = [one for one in await real.log(0) if one.HasField("group_settings_altered")]
+        assert record.critical
+
+        second = await real.add("b")
+        await first.drain_and_stop()
+        await owns(second, SHARDS)
+        await joined(real.caller(second))
+        (group,) = await described(real.caller(second), GROUP)
+        assert group.server_assignor == "range"
     finally:
         await real.stop()
 

@@ -16,7 +16,7 @@ from coordinator.session_client import Session, call, stable
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, group_settings_pb2, session_pb2
 from muster_runtime.rpc.quotas import Quota, QuotaSettings
 from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S
 
@@ -83,6 +83,22 @@ async def test_who_begins_many_groups_is_refused_and_goes_on_in_those_there_are(
         error_code.NONE
     ] * CREATION_BURST_S
     assert (await stable(caller, names[0])).error_code == error_code.NONE
+
+
+@pytest.mark.parametrize("caller", [{"new_groups_per_s": 1}], indirect=True)
+async def test_settings_of_groups_that_are_not_there_count_as_groups_that_begin(caller: Caller) -> None:
+    answers: list[grpc.StatusCode] = []
+    while grpc.StatusCode.OK in (answers[-1:] or [grpc.StatusCode.OK]) and len(answers) < 1_000:
+        wanted = group_settings_pb2.AlterGroupSettingsRequest(
+            group_id=group_of(0, len(answers)), set=group_settings_pb2.GroupSettings(hold=True)
+        )
+        answers.append(await status(caller.stub.AlterGroupSettings(wanted, timeout=60)))
+    assert answers[-1] is EXHAUSTED
+    assert len(answers) > CREATION_BURST_S
+    known = group_settings_pb2.AlterGroupSettingsRequest(
+        group_id=group_of(0, 0), set=group_settings_pb2.GroupSettings(hold=False)
+    )
+    assert await status(caller.stub.AlterGroupSettings(known, timeout=60)) is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("caller", [{"streams": 1}], indirect=True)

@@ -11,7 +11,7 @@ from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_coordinator.settings import GroupSettings
 from muster_core import error_code
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 from structlog.testing import capture_logs
@@ -116,6 +116,13 @@ async def test_who_may_nothing_with_a_group_is_refused_by_each_call(callers: Cal
         assert (await stranger.stub.LeaveGroup(leaving, timeout=60)).error_code == NO_GROUP
         release = coordinator_pb2.ReleaseGroupRequest(group_id="mine-1")
         assert (await stranger.stub.ReleaseGroup(release, timeout=60)).error_code == NO_GROUP
+        alter = group_settings_pb2.AlterGroupSettingsRequest(
+            group_id="mine-1", set=group_settings_pb2.GroupSettings(hold=True)
+        )
+        assert (await stranger.stub.AlterGroupSettings(alter, timeout=60)).error_code == NO_GROUP
+    assert (await callers.worker.stub.AlterGroupSettings(alter, timeout=60)).error_code == NO_GROUP, (
+        "a member"
+    )
     assert await callers.nobody.fetch("mine-1") == [(NO_GROUP, -2)]
     history = coordinator_pb2.GroupHistoryRequest(group_id="mine-1")
     assert (await callers.nobody.stub.GroupHistory(history, timeout=60)).error_code == NO_GROUP
@@ -319,6 +326,10 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
         delete = coordinator_pb2.DeleteGroupsRequest(group_ids=["mine-1", "gone"])
         await callers.operator.stub.DeleteGroups(delete, timeout=60)
         assert (await callers.operator.heartbeat("mine-1", member)).error_code
+        alter = group_settings_pb2.AlterGroupSettingsRequest(
+            group_id="mine-1", set=group_settings_pb2.GroupSettings(hold=True)
+        )
+        await callers.operator.stub.AlterGroupSettings(alter, timeout=60)
         leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
         leaving.members.add(member_id=member.member_id)
         await callers.worker.stub.LeaveGroup(leaving, timeout=60)
@@ -331,6 +342,7 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
         ("join", "", ["group:mine-1"], "refused"),
         ("DeleteGroups", "operator", ["group:mine-1", "group:gone"], "failed"),
         ("act", "operator", [about], "refused"),
+        ("AlterGroupSettings", "operator", ["group:mine-1"], "done"),
         ("DeleteGroups", "operator", ["group:mine-1"], "done"),
     ]
     assert {t["where"] for t in told} == {"127.0.0.1"}

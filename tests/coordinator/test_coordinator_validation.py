@@ -3,10 +3,12 @@ from typing import Any
 import pytest
 from muster_coordinator.api.callers import host_of
 from muster_coordinator.validation import violations
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
 
 LONG = "x" * 256
 TOPIC = coordinator_pb2.OffsetCommitRequest.Topic
+ALTER = group_settings_pb2.AlterGroupSettingsRequest
+SETTINGS = group_settings_pb2.GroupSettings
 PARTITION = coordinator_pb2.OffsetCommitRequest.Partition
 
 
@@ -186,6 +188,12 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (coordinator_pb2.DescribeGroupsRequest(), "group_ids", "1,000"),
         (coordinator_pb2.DeleteGroupsRequest(group_ids=["g"] * 1_001), "group_ids", "1,000"),
         (coordinator_pb2.GroupHistoryRequest(group_id="g", limit=101), "limit", "100"),
+        (ALTER(group_id="g"), "set", "must set something"),
+        (ALTER(group_id="g", set=SETTINGS(assignor="x" * 256)), "set.assignor", "255"),
+        (ALTER(group_id="g", unset=["assignor", "nothing"]), "unset[1]", "convert or hold"),
+        (ALTER(group_id="g", unset=["hold", "hold"]), "unset[1]", "twice"),
+        (ALTER(group_id="g", set=SETTINGS(hold=True), unset=["hold"]), "unset[0]", "same call"),
+        (ALTER(group_id="g", unset=["hold"] * 8), "unset", "0 to 7"),
     ],
 )
 def test_each_broken_limit_names_its_field_and_the_limit(request_: Any, field: str, limit: str) -> None:

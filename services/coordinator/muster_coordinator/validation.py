@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from muster_core.events import GroupRequest
+from muster_core.state.group_settings import NAMES as SETTINGS
 from muster_protos.limits import (
     COMMIT_METADATA_MAX_BYTES,
     DISCONNECT_GRACE_MAX_MS,
@@ -21,7 +22,7 @@ from muster_protos.limits import (
     REASON_MAX_CHARACTERS,
     is_name,
 )
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
 from muster_runtime.ids import HAS_UNFIT, has_unfit, id_problem
 from muster_runtime.rpc.refusals import Violation
 
@@ -300,6 +301,22 @@ def _release(request: coordinator_pb2.ReleaseGroupRequest, report: Report) -> No
     _text(report, "group_id", request.group_id)
 
 
+def _alter_settings(request: group_settings_pb2.AlterGroupSettingsRequest, report: Report) -> None:
+    _text(report, "group_id", request.group_id)
+    for field in ("assignor", "convert"):
+        _text(report, f"set.{field}", getattr(request.set, field))
+    if not _count(report, "unset", request.unset, 0, len(SETTINGS)):
+        return
+    _once(report, "unset", "", request.unset)
+    for index, name in enumerate(request.unset):
+        if name not in SETTINGS:
+            report(f"unset[{index}]", f"must be {', '.join(SETTINGS[:-1])} or {SETTINGS[-1]}")
+        elif request.set.HasField(name):  # type: ignore[arg-type]
+            report(f"unset[{index}]", "must not be set in the same call")
+    if not request.set.ListFields() and not request.unset:
+        report("set", "must set something, or unset must name something")
+
+
 def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatRequest, report: Report) -> None:
     _identity(report, request)
     for field in ("rack_id", "client_id", "server_assignor"):
@@ -331,6 +348,7 @@ _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     coordinator_pb2.ListGroupsRequest: _list,
     coordinator_pb2.GroupHistoryRequest: _history,
     coordinator_pb2.ReleaseGroupRequest: _release,
+    group_settings_pb2.AlterGroupSettingsRequest: _alter_settings,
     incremental_pb2.ConsumerGroupHeartbeatRequest: _incremental_heartbeat,
     incremental_pb2.ConsumerGroupDescribeRequest: _describe,
 }

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+    session_pb2,
+)
 
 from muster_core.catalog import Catalog
 from muster_core.features import Feature
@@ -29,6 +35,7 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.DeleteGroupsRequest
     | coordinator_pb2.GroupHistoryRequest
     | coordinator_pb2.ReleaseGroupRequest
+    | group_settings_pb2.AlterGroupSettingsRequest
     | incremental_pb2.ConsumerGroupHeartbeatRequest
     | incremental_pb2.ConsumerGroupDescribeRequest
 )
@@ -47,6 +54,7 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.DeleteGroupsResponse
     | coordinator_pb2.GroupHistoryResponse
     | coordinator_pb2.ReleaseGroupResponse
+    | group_settings_pb2.AlterGroupSettingsResponse
     | incremental_pb2.ConsumerGroupHeartbeatResponse
     | incremental_pb2.ConsumerGroupDescribeResponse
 )

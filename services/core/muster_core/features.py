@@ -58,6 +58,11 @@ class Feature(StrEnum):
         "the coordinator assigns, and a partition that does not move is not touched when members come and go",
     )
 
+    GROUP_SETTINGS = (
+        "group-settings",
+        "groups have settings of their own: assignor, times, hold, and when they become incremental ones",
+    )
+
     about: str
 
     def __new__(cls, value: str, about: str) -> "Feature":

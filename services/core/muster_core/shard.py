@@ -6,6 +6,7 @@ from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 
 from muster_core import error_code
 from muster_core.clock import Now
@@ -42,6 +43,7 @@ from muster_core.position import Position
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import NOT_YOURS, fault_of_identity
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.group_settings import SettingsChanges
 from muster_core.protocol.incremental.conversions import Conversions
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.descriptions import Descriptions
@@ -143,6 +145,7 @@ class Shard:
             coordinator_pb2.ListGroupsRequest: self._queries.list,
             coordinator_pb2.DeleteGroupsRequest: self._queries.delete,
             coordinator_pb2.GroupHistoryRequest: self._queries.history,
+            AlterGroupSettingsRequest: SettingsChanges(self._context, self._conversions, self._targets).alter,
             incremental_pb2.ConsumerGroupHeartbeatRequest: self._incremental.handle,
             incremental_pb2.ConsumerGroupDescribeRequest: self._descriptions.describe,
         }
@@ -222,10 +225,8 @@ class Shard:
 
     def restore(self) -> SnapshotReader:
         """Returns what reads a snapshot into the shard, which must be fresh, before records are replayed."""
-        context = self._context
-        return SnapshotReader(
-            self.number, context.groups, context.config.history_length, self._deletions.restore
-        )
+        length = self._context.config.history_length
+        return SnapshotReader(self.number, self._context.groups, length, self._deletions.restore)
 
     @property
     def catalog_place(self) -> Position:
@@ -389,10 +390,9 @@ class Shard:
         ):
             return
         group = self._context.working_on = self._context.groups.get(call.message.group_id)
-        if group is None:
-            return
-        member = group.member_of(call.message.member_id, call.message.group_instance_id)
-        if member is None:
+        message = call.message
+        member = group.member_of(message.member_id, message.group_instance_id) if group is not None else None
+        if group is None or member is None:
             return
         if member.join_call == event.call_id:
             group.unpark_join(member)

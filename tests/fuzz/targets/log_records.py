@@ -35,6 +35,7 @@ KINDS = (
     *("generation_started", "assignment_committed", "offset_committed", "group_tombstone"),
     *("offset_tombstone", "topics_seen", "partitions_removed", "handoff", "snapshot"),
     *("member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_subscribed"),
+    "group_settings_altered",
     *("member_went_away", "instance_moved", "member_removed", "member_stepped", "expression_resolved"),
 )
 MEMBERS = ("m1", "m2", "m3", "m4")

@@ -14,6 +14,7 @@ from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -27,6 +28,7 @@ AdminRequest = (
     | coordinator_pb2.LeaveGroupRequest
     | coordinator_pb2.DescribeGroupsRequest
     | coordinator_pb2.OffsetFetchRequest
+    | AlterGroupSettingsRequest
     | ConsumerGroupDescribeRequest
 )
 
@@ -259,6 +261,20 @@ class DrawnCalls:
         if member.told.group_instance_id:
             request.group_instance_id = member.told.group_instance_id
 
+    def _alter(self) -> AlterGroupSettingsRequest:
+        """Sets something, and takes something else back."""
+        draw = self._draw
+        wanted = GroupSettings(
+            assignor=draw.choice([None, None, "uniform", "range", "other"]),
+            hold=draw.choice([None, True, False]),
+            session_timeout_ms=draw.choice([None, None, 20_000, 60_000, 1]),
+            heartbeat_interval_ms=draw.choice([None, None, 1_000, 19_000]),
+            disconnect_grace_ms=draw.choice([None, None, 1_000, 30_000]),
+        )
+        names = ["assignor", "hold", "session_timeout_ms", "disconnect_grace_ms"]
+        unset = [name for name in draw.sample(names, draw.randrange(3)) if not wanted.HasField(name)]  # type: ignore[arg-type]
+        return AlterGroupSettingsRequest(group_id=GROUP, set=wanted, unset=unset)
+
     def admin(self) -> AdminRequest:
         """What operators and tools ask."""
         chance = self._draw.random()
@@ -276,6 +292,8 @@ class DrawnCalls:
             return ConsumerGroupDescribeRequest(group_ids=[GROUP])
         if chance < 0.85:
             return coordinator_pb2.DescribeGroupsRequest(group_ids=[GROUP])
+        if chance < 0.92:
+            return self._alter()
         fetch = coordinator_pb2.OffsetFetchRequest()
         fetch.groups.add(group_id=GROUP).topics.add(topic="t", partitions=[0, 1])
         return fetch

@@ -12,7 +12,7 @@ from kit.logs.incremental_log import (
 from kit.logs.log_builder import LogBuilder
 from muster_core.incremental import causes
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
 Make = Callable[[LogBuilder], None]
 
@@ -367,6 +367,19 @@ def _a_classic_commit_of_what_came_after_the_conversion(built: LogBuilder) -> No
     _last(built, lambda record: setattr(record.offset_committed.offsets[0], "partition", 1))
 
 
+def _settings_that_may_be_skipped(built: LogBuilder) -> None:
+    log = _grown(built)
+    settings = group_settings_pb2.GroupSettings(hold=True)
+    log.add(group_settings_altered=records_pb2.GroupSettingsAltered(group_id=log.group, settings=settings))
+    _last(built, lambda record: record.ClearField("critical"))
+
+
+def _settings_that_no_server_takes(built: LogBuilder) -> None:
+    log = _grown(built)
+    settings = group_settings_pb2.GroupSettings(convert="soon")
+    log.add(group_settings_altered=records_pb2.GroupSettingsAltered(group_id=log.group, settings=settings))
+
+
 INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
     "I1": (
         _a_partition_given_to_a_second_owner,
@@ -413,6 +426,8 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
     "G10": (_a_static_id_for_two_incremental_members, _a_place_taken_that_another_had),
     "G16": (
         _a_conversion_for_no_cause,
+        _settings_that_may_be_skipped,
+        _settings_that_no_server_takes,
         _an_incremental_record_that_may_be_skipped,
         _a_join_without_its_process,
         _an_incremental_member_without_a_time_out,

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsResponse
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -21,6 +22,7 @@ from muster._clock import boot_ms
 from muster._cluster.deadline import Deadline
 from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed, fetch_progress
+from muster._cluster.group_settings import SettingValue, request_of, values_of
 from muster._cluster.link import GroupLink, address_of
 from muster._cluster.quota_calls import ProcessQuotas, quotas_of
 from muster._cluster.topic_calls import TopicCalls, no_such_topic
@@ -279,6 +281,31 @@ class Cluster(TopicCalls):
         """
         request = coordinator_pb2.ReleaseGroupRequest(group_id=check_group_id(group_id))
         await self._group_call(group_id, request, coordinator_pb2.ReleaseGroupResponse)
+
+    async def alter_group_settings(
+        self, group_id: str, settings: Mapping[str, SettingValue], unset: Iterable[str] = ()
+    ) -> dict[str, SettingValue]:
+        """Sets what holds for one group, instead of what its coordinators are set to.
+
+        A group that does not exist is made, without members. The right `admin` of the group is needed.
+
+        Args:
+            group_id: the group.
+            settings: values by name: `assignor`, `assignment_interval_ms`, `session_timeout_ms`,
+                `heartbeat_interval_ms`, `disconnect_grace_ms`, `convert`, `hold`. What is missing stays.
+            unset: names of those that are not to be set any more.
+
+        Returns:
+            All that is set for the group now, by name.
+
+        Raises:
+            SettingsError: there is no such setting, or it is of another type.
+            GroupError: a value is not possible, there is no group to take settings back from, or the cluster
+                has not enabled the feature `group-settings`. Nothing was changed.
+        """
+        request = request_of(check_group_id(group_id), settings, unset)
+        answer = await self._group_call(group_id, request, AlterGroupSettingsResponse)
+        return values_of(answer.settings)
 
     async def remove_member(self, group_id: str, member: str, reason: str = "") -> None:
         """Puts a member out of a group, as an operator; the others share its work. It may join again.

@@ -12,7 +12,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 from muster_protos.limits import REQUEST_MAX_BYTES
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    group_settings_pb2,
+    incremental_pb2,
+)
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -34,6 +40,7 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.DeleteGroupsRequest
     | coordinator_pb2.GroupHistoryRequest
     | coordinator_pb2.ReleaseGroupRequest
+    | group_settings_pb2.AlterGroupSettingsRequest
     | incremental_pb2.ConsumerGroupHeartbeatRequest
     | incremental_pb2.ConsumerGroupDescribeRequest
 )
@@ -50,6 +57,7 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.DeleteGroupsResponse
     | coordinator_pb2.GroupHistoryResponse
     | coordinator_pb2.ReleaseGroupResponse
+    | group_settings_pb2.AlterGroupSettingsResponse
     | incremental_pb2.ConsumerGroupHeartbeatResponse
     | incremental_pb2.ConsumerGroupDescribeResponse
 )
@@ -197,6 +205,7 @@ _METHODS = {
     coordinator_pb2.DeleteGroupsRequest: "DeleteGroups",
     coordinator_pb2.GroupHistoryRequest: "GroupHistory",
     coordinator_pb2.ReleaseGroupRequest: "ReleaseGroup",
+    group_settings_pb2.AlterGroupSettingsRequest: "AlterGroupSettings",
     incremental_pb2.ConsumerGroupHeartbeatRequest: "ConsumerGroupHeartbeat",
     incremental_pb2.ConsumerGroupDescribeRequest: "ConsumerGroupDescribe",
 }

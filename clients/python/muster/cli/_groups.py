@@ -6,10 +6,12 @@ import typer
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._cluster.cluster import Cluster
+from muster._cluster.group_settings import values_of
 from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
 from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
 from muster._values import Committed, Progress, TopicPartition
+from muster.cli._group_settings import in_words, set_settings
 from muster.cli._keys import Keys, keys_of
 from muster.cli._moves import show_moves
 from muster.cli._output import (
@@ -60,7 +62,7 @@ def list_groups(
 
 @app.command()
 def describe(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
-    """State, generation, cause of the last rebalance, who owns what, what is left to do, what is parked."""
+    """State, generation, cause of the last rebalance, settings, who owns what, what is left or parked."""
 
     async def question(
         cluster: Cluster,
@@ -89,6 +91,8 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     say(f"{number} {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}")
     if group.HasField("cause"):
         say(f"because: {group.cause.sentence or group.cause.reason}")
+    if group.HasField("settings"):
+        say(f"set for it: {in_words(values_of(group.settings))}")
     typer.echo("")
     rows = [
         (m.group_instance_id or m.member_id, m.host, m.client_version or "-", _owned(m, keys), _token(m))
@@ -153,6 +157,9 @@ def remove_member(
     """
     ask(servers, lambda cluster: cluster.remove_member(group_id, member, reason))
     say(f"member {member} of group {group_id} is removed")
+
+
+app.command("set")(set_settings)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas
 
@@ -14,6 +15,7 @@ _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that 
     coordinator_pb2.OffsetCommitRequest,
     coordinator_pb2.OffsetDeleteRequest,
     coordinator_pb2.GroupHistoryRequest,
+    AlterGroupSettingsRequest,
 )
 
 
@@ -70,11 +72,13 @@ class Admission:
                 quotas.take_of_groups(Quota.NEW_GROUPS, group_id, 1)
 
     def _begins_group(self, request: GroupRequest) -> bool:
-        """Whether it may make a group: a first join, or a commit of nobody's member."""
+        """Whether it may make a group: a first join, a commit of nobody's member, or settings."""
         if isinstance(request, coordinator_pb2.JoinGroupRequest):
             return not request.member_id and self._is_new(request.group_id)
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             return not request.member_epoch and self._is_new(request.group_id)
+        if isinstance(request, AlterGroupSettingsRequest):
+            return self._is_new(request.group_id)
         if isinstance(request, coordinator_pb2.OffsetCommitRequest):
             return request.generation < 0 and self._is_new(request.group_id)
         return False

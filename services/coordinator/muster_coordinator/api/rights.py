@@ -20,6 +20,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -38,9 +39,15 @@ _NEEDS: dict[type[Any], Need] = {
 }
 
 _OF_CONSEQUENCE = frozenset(
-    (DeleteGroupsRequest, OffsetDeleteRequest, LeaveGroupRequest, coordinator_pb2.ReleaseGroupRequest)
+    (
+        DeleteGroupsRequest,
+        OffsetDeleteRequest,
+        LeaveGroupRequest,
+        coordinator_pb2.ReleaseGroupRequest,
+        AlterGroupSettingsRequest,
+    )
 )
-"""Calls that end or take what others have, for which an operator answers. A member's own leaving is none."""
+"""Calls that end, take or change what others have: an operator answers for them. A member's leave is none."""
 
 _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
 

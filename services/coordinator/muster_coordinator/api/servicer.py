@@ -69,6 +69,7 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
     ReleaseGroup = _answer
     ConsumerGroupHeartbeat = _answer
     ConsumerGroupDescribe = _answer
+    AlterGroupSettings = _answer
 
 
 class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):

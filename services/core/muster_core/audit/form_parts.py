@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
 from muster_core.protocol import causes
+from muster_core.state.group_settings import ADAPTIVE, ASSIGNMENT_INTERVAL_MAX_MS, CONVERT
 
 KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
 """All kinds of causes."""
@@ -43,6 +44,19 @@ def wrong_in_cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kin
         yield f"cause {common_pb2.RebalanceCauseKind.Name(kind)}"
     if silence_ms and (silence_ms < 0 or kind in KINDS - _OF_SILENCE):
         yield f"a silence of {silence_ms} ms"
+
+
+def wrong_in_settings(settings: group_settings_pb2.GroupSettings) -> Iterator[str]:
+    """What is wrong with settings of a group, whatever its servers' limits were."""
+    if settings.HasField("convert") and settings.convert not in CONVERT:
+        yield f"convert {settings.convert!r}"
+    if settings.HasField("assignor") and not settings.assignor:
+        yield "an assignor without a name"
+    if not ADAPTIVE <= settings.assignment_interval_ms <= ASSIGNMENT_INTERVAL_MAX_MS:
+        yield f"an assignment interval of {settings.assignment_interval_ms} ms"
+    for name in ("session_timeout_ms", "heartbeat_interval_ms", "disconnect_grace_ms"):
+        if settings.HasField(name) and getattr(settings, name) < 1:
+            yield f"{name} {getattr(settings, name)}"
 
 
 def wrong_in_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[str]:

@@ -69,6 +69,7 @@ class GroupChecker:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_converted": self._group_converted,
+            "group_settings_altered": self._settings_altered,
             "group_tombstone": self._group_tombstone,
             "offset_tombstone": self._offset_tombstone,
             "topics_seen": self._topics_seen,
@@ -162,9 +163,7 @@ class GroupChecker:
     def _group_converted(self, position: Position, record: records_pb2.Record) -> None:
         message = record.group_converted
         group = self._group(message.group_id, position)
-        if (
-            group.given is None
-        ):  # met in the middle, so nobody knows who has what: it is not followed any more
+        if group.given is None:  # met in the middle, so nobody knows who has what: it is followed no more
             group.generation, group.members = 0, {}
             return
         known = {name: (one.record, one.commit_seq) for name, one in group.members.items()}
@@ -174,6 +173,10 @@ class GroupChecker:
         )
         group.members, group.assignment, group.given, group.removal = {}, None, {}, None
         group.leader = group.protocol_name = ""
+
+    def _settings_altered(self, position: Position, record: records_pb2.Record) -> None:
+        """There is a group from here on, if there was none; who is in it and has what stays."""
+        self._group(record.group_settings_altered.group_id, position)
 
     def _is_classic(self, position: Position, group_id: str, group: FollowedGroup) -> None:
         """The group is a classic one from here on."""

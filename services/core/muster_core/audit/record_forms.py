@@ -12,6 +12,7 @@ from muster_core.audit.form_parts import (
     wrong_in_names,
     wrong_in_partitions,
     wrong_in_record,
+    wrong_in_settings,
 )
 from muster_core.audit.incremental.forms import CHECKS as OF_INCREMENTAL_GROUPS
 from muster_core.audit.invariants import Findings
@@ -193,10 +194,19 @@ def _partitions_removed(record: records_pb2.Record) -> Iterator[str]:
     yield from wrong_in_partitions(record.partitions_removed.topics)
 
 
+def _settings_altered(record: records_pb2.Record) -> Iterator[str]:
+    message = record.group_settings_altered
+    yield from wrong_in_record(record, message.group_id)
+    if not record.critical:
+        yield "it is not critical"
+    yield from wrong_in_settings(message.settings)
+
+
 _CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "assignment_committed": _assignment_committed,
     "member_left": _member_left,
     "member_replaced": _member_replaced,
+    "group_settings_altered": _settings_altered,
     "group_tombstone": _group_tombstone,
     "offset_tombstone": _offset_tombstone,
     "topics_seen": _topics_seen,

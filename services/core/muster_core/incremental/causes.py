@@ -1,5 +1,6 @@
 """Why the epoch of a group was raised: the typed cause and a sentence that a person understands."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from muster_protos.muster.v1 import common_pb2
@@ -76,6 +77,13 @@ def converted(at_ms: int) -> Cause:
         kind=CONVERTED,
         sentence="The group became an incremental one; its members keep what they have.",
         at_ms=at_ms,
+    )
+
+
+def settings_changed(names: Sequence[str], at_ms: int) -> Cause:
+    """The cause "an operator changed settings of the group that the assignment depends on"."""
+    return Cause(
+        kind=ADMIN, sentence=f"An operator changed the group's settings: {', '.join(names)}.", at_ms=at_ms
     )
 
 

@@ -54,6 +54,8 @@ class Surroundings:
             load.
         when: when the target of a group that is out of date is computed.
         expressions: what judges expressions; None: there are no subscriptions by them.
+        session_ms: what is set for the group as session of whoever joins; 0: what that asks for.
+        grace_ms: what is set as its disconnect grace.
     """
 
     topics: Topics
@@ -68,6 +70,8 @@ class Surroundings:
     is_suspect: Callable[[str], bool] = lambda _: False
     when: Callable[[IncrementalGroup], When] = lambda _: When.NOW
     expressions: Expressions | None = None
+    session_ms: int = 0
+    grace_ms: int = 0
 
 
 class Refused(Exception):
@@ -283,8 +287,8 @@ class Turn:
             on_session=self._around.on_session,
             classic_session_ms=0,
             can_be_classic=request.can_be_classic,
-            session_timeout_ms=request.session_timeout_ms,
-            disconnect_grace_ms=request.disconnect_grace_ms,
+            session_timeout_ms=self._granted(request.session_timeout_ms, self._around.session_ms),
+            disconnect_grace_ms=self._granted(request.disconnect_grace_ms, self._around.grace_ms),
         )
         self._decision.replace(holder.member_id, told)
 
@@ -336,9 +340,17 @@ class Turn:
             on_session=self._around.on_session or (is_same_join and before.on_session),
             classic_session_ms=0,
             can_be_classic=request.can_be_classic if joins else before.can_be_classic,
-            session_timeout_ms=request.session_timeout_ms if wishes else before.session_timeout_ms,
-            disconnect_grace_ms=request.disconnect_grace_ms if wishes else before.disconnect_grace_ms,
+            session_timeout_ms=self._granted(request.session_timeout_ms, around.session_ms)
+            if wishes
+            else before.session_timeout_ms,
+            disconnect_grace_ms=self._granted(request.disconnect_grace_ms, around.grace_ms)
+            if wishes
+            else before.disconnect_grace_ms,
         )
+
+    def _granted(self, wish_ms: int, set_ms: int) -> int:
+        """A time that counts as long as a numbered join does: what is set for the group, else the wish."""
+        return set_ms if set_ms and self._request.member_seq else wish_ms
 
     def renew(self) -> causes.Cause | None:
         """Notes what it says; returns why the epoch is to be raised, if that is so (GE-02 to GE-18).

@@ -1,7 +1,7 @@
 """What the members of a group should have: what an assignor is asked, and what is made of its answer."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
@@ -143,10 +143,19 @@ def subscribed_topics(group: IncrementalGroup) -> frozenset[str]:
     return frozenset(group.subscriptions).union(*group.expressions.values())
 
 
-def preferred_assignor(group: IncrementalGroup, default: str) -> str:
-    """What most members prefer that name one; of equals the first by name (conformance TA-06)."""
+def preferred_assignor(group: IncrementalGroup, assignors: Iterable[str]) -> str:
+    """What most members prefer that name one; of equals the first by name (conformance TA-06).
+
+    Args:
+        group: the group.
+        assignors: names of those that there are, the default first.
+    """
+    names = tuple(assignors)
+    default = next(iter(names), "")
     votes = Counter(
-        member.told.server_assignor for member in group.members.values() if member.told.server_assignor
+        member.told.server_assignor
+        for member in group.members.values()
+        if member.told.server_assignor in names
     )
     return min(votes, key=lambda name: (-votes[name], name), default=default)
 

@@ -66,6 +66,6 @@ def assign_due(
     """Computes the target if it is out of date (TA-01); `alike` as `are_alike` says."""
     group = decision.group
     if group.epoch > group.target_epoch:
-        name = preferred_assignor(group, next(iter(assignors)))
+        name = preferred_assignor(group, assignors)
         question = question_of(group, topics, alike=alike)
         decision.assign(name, group.epoch, changes_of(question, assignors[name](question)))

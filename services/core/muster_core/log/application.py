@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2
 
 from muster_core.config import GroupConfig
 from muster_core.incremental import application as incremental
@@ -82,6 +82,7 @@ class Application:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_converted": self._group_converted,
+            "group_settings_altered": self._group_settings_altered,
             "group_tombstone": self._group_tombstone,
             "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
@@ -358,6 +359,15 @@ class Application:
             group.unfinished = record.cause
         elif group.state is GroupState.STABLE:
             group.recompute_subscribed_topics()
+
+    def _group_settings_altered(
+        self, _: Position, wall_ms: int, record: records_pb2.GroupSettingsAltered
+    ) -> None:
+        group = self.group(record.group_id, wall_ms)
+        group.stored = True
+        group.settings = group_settings_pb2.GroupSettings()
+        group.settings.CopyFrom(record.settings)
+        group.weigh()
 
     def _group_tombstone(self, _: Position, wall_ms: int, record: records_pb2.GroupTombstone) -> None:
         group = self._groups.pop(record.group_id, None)

@@ -11,12 +11,13 @@ from itertools import islice
 
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import coordinator_pb2, group_settings_pb2
 
 from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.log.incremental_items import items_of, member_of, state_of
 from muster_core.position import NOWHERE, Position
 from muster_core.state.group import Group
+from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry
 from muster_core.state.member import Member
@@ -173,6 +174,7 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
             topics_known=group.subscribed_topics is not None,
             topics=sorted(group.subscribed_topics or ()),
             renewed_topics=sorted(group.renewed_topics),
+            settings=group.settings if is_any_set(group.settings) else None,
         )
     )
     for member in group.members.values():
@@ -372,6 +374,9 @@ class SnapshotReader:
         group.unfinished = kept.unfinished if head.HasField("unfinished") else None
         group.subscribed_topics = frozenset(head.topics) if head.topics_known else None
         group.renewed_topics = frozenset(head.renewed_topics)
+        if head.HasField("settings"):
+            group.settings = group_settings_pb2.GroupSettings()
+            group.settings.CopyFrom(head.settings)
         self.groups[head.group_id] = group
         self._open = _OpenGroup(group, head)
 

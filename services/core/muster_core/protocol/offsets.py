@@ -23,6 +23,7 @@ from muster_core.protocol.offset_commits import OffsetCommits
 from muster_core.protocol.responses import IN_QUARANTINE
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.state.group import CONSUMER, Group
+from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
 from muster_core.state.offset_store import CommittedOffset
 from muster_core.state.published import TopicPartition
@@ -167,7 +168,8 @@ class Offsets:
             return
         expired = self._expired(group, partitions)
         records = offset_tombstones(self._context, group.group_id, expired, "expired")
-        if group.is_vacant and not group.pending_members and len(expired) == len(group.offsets):
+        is_over = group.is_vacant and not group.pending_members and not is_any_set(group.settings)
+        if is_over and len(expired) == len(group.offsets):
             records.append(self.group_tombstone(group, "expired" if expired else "empty"))
         if records:
             self._context.append(records, lambda: None, holds=group)

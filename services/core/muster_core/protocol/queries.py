@@ -28,6 +28,7 @@ from muster_core.protocol.offset_commits import OffsetCommits
 from muster_core.protocol.offsets import Offsets
 from muster_core.protocol.responses import IN_QUARANTINE
 from muster_core.state.group import CONSUMER, Group
+from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
 from muster_core.state.published import read_assignment
@@ -74,11 +75,17 @@ class Queries:
                 answer.error_message = IN_QUARANTINE
             elif group is None:
                 answer.state = GROUP_STATE_DEAD
-            elif (incremental := _incremental(group)) is not None:
-                self._descriptions.describe_as_any(group, incremental, answer)
             else:
-                self._describe(group, answer)
+                self._describe_any(group, answer)
         self._context.reply(call.call_id, response)
+
+    def _describe_any(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
+        if is_any_set(group.settings):
+            answer.settings.CopyFrom(group.settings)
+        if (incremental := _incremental(group)) is not None:
+            self._descriptions.describe_as_any(group, incremental, answer)
+        else:
+            self._describe(group, answer)
 
     def _describe(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
         is_stable = group.state is GroupState.STABLE

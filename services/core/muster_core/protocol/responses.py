@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
@@ -178,6 +178,15 @@ def _release(
     return response
 
 
+def _alter_settings(
+    _: group_settings_pb2.AlterGroupSettingsRequest, code: ErrorCode, common: _Common
+) -> group_settings_pb2.AlterGroupSettingsResponse:
+    response: group_settings_pb2.AlterGroupSettingsResponse = common.on(
+        group_settings_pb2.AlterGroupSettingsResponse(error_code=code)
+    )
+    return response
+
+
 def _incremental_heartbeat(
     _: incremental_pb2.ConsumerGroupHeartbeatRequest, code: ErrorCode, common: _Common
 ) -> incremental_pb2.ConsumerGroupHeartbeatResponse:
@@ -209,6 +218,7 @@ _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupRes
     coordinator_pb2.DeleteGroupsRequest: _delete,
     coordinator_pb2.GroupHistoryRequest: _history,
     coordinator_pb2.ReleaseGroupRequest: _release,
+    group_settings_pb2.AlterGroupSettingsRequest: _alter_settings,
     incremental_pb2.ConsumerGroupHeartbeatRequest: _incremental_heartbeat,
     incremental_pb2.ConsumerGroupDescribeRequest: _incremental_describe,
 }

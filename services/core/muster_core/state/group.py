@@ -14,6 +14,7 @@ from muster_core.incremental.target import subscribed_topics
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.claims import topics_claimed
+from muster_core.state.group_settings import NO_SETTINGS
 from muster_core.state.group_state import GroupState, check_transition
 from muster_core.state.history import History
 from muster_core.state.holdings import (
@@ -91,8 +92,8 @@ class Group:
         offsets: committed offsets.
         ends: where the work of its partitions ends, as far as members reported it.
         history: the last generations.
-        incremental: what it is as an incremental group; None: it is a classic one. Its epoch is the
-            generation.
+        incremental: what it is as an incremental group, whose epoch is the generation; None: it is classic.
+        settings: what is set for it, whatever kind it is of; replaced, never changed.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
         line: what waits for it, in order.
@@ -123,6 +124,7 @@ class Group:
         self.ends = ReportedEnds()
         self.history = History(history_length)
         self.incremental: IncrementalGroup | None = None
+        self.settings = NO_SETTINGS
         self.stored = True
         self.in_flight = False
         self.line: deque[Step] = deque()
@@ -236,9 +238,8 @@ class Group:
 
     def holder_of(self, instance_id: str) -> str:
         """The member that has a static id; empty: none."""
-        if self.incremental is not None and instance_id in self.incremental.statics:
-            return self.incremental.statics[instance_id]
-        return self.static_members.get(instance_id, "")
+        statics = {} if self.incremental is None else self.incremental.statics
+        return statics.get(instance_id) or self.static_members.get(instance_id, "")
 
     # --- members
 
@@ -383,8 +384,7 @@ class Group:
 
     def take_back(self, member_id: str) -> Timer | None:
         """Forgets such an id, which nobody will use; gives its timer, None: it was not given out."""
-        timer = self.use(member_id)
-        if timer is not None:
+        if (timer := self.use(member_id)) is not None:
             self._forget_join(member_id)
             self.weigh()
         return timer

@@ -5,7 +5,7 @@ of them (`tests/core/test_core_holdings.py` does it again); texts and bytes of c
 """
 
 GROUP_BYTES = 5_000
-"""A group with nothing in it."""
+"""A group with nothing in it but what is set for it."""
 
 MEMBER_BYTES = 3_000
 """A member, without its ids and protocols."""

@@ -67,6 +67,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The partition count is out of range, or would shrink the topic."""
     ERROR_CODE_UNSUPPORTED_VERSION: _ErrorCode.ValueType  # 35
     """The cluster has not enabled what the call needs. Fatal."""
+    ERROR_CODE_INVALID_CONFIG: _ErrorCode.ValueType  # 40
+    """A setting cannot have the value. Nothing was changed."""
     ERROR_CODE_INVALID_REQUEST: _ErrorCode.ValueType  # 42
     """The request contradicts itself or asks for something that does not exist."""
     ERROR_CODE_POLICY_VIOLATION: _ErrorCode.ValueType  # 44
@@ -152,6 +154,8 @@ ERROR_CODE_INVALID_PARTITIONS: ErrorCode.ValueType  # 37
 """The partition count is out of range, or would shrink the topic."""
 ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode.ValueType  # 35
 """The cluster has not enabled what the call needs. Fatal."""
+ERROR_CODE_INVALID_CONFIG: ErrorCode.ValueType  # 40
+"""A setting cannot have the value. Nothing was changed."""
 ERROR_CODE_INVALID_REQUEST: ErrorCode.ValueType  # 42
 """The request contradicts itself or asks for something that does not exist."""
 ERROR_CODE_POLICY_VIOLATION: ErrorCode.ValueType  # 44

@@ -15,6 +15,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
+from muster_protos.muster.v1 import group_settings_pb2 as _group_settings_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1428,6 +1429,7 @@ class DescribeGroupsResponse(_message.Message):
         COORDINATOR_FIELD_NUMBER: _builtins.int
         ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
         TYPE_FIELD_NUMBER: _builtins.int
+        SETTINGS_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group."""
         error_code: _common_pb2.ErrorCode.ValueType
@@ -1464,6 +1466,10 @@ class DescribeGroupsResponse(_message.Message):
         def coordinator(self) -> _common_pb2.Coordinator:
             """With NOT_COORDINATOR: the owner, if known."""
 
+        @_builtins.property
+        def settings(self) -> _group_settings_pb2.GroupSettings:
+            """What is set for it; absent: nothing is."""
+
         def __init__(
             self,
             *,
@@ -1481,10 +1487,11 @@ class DescribeGroupsResponse(_message.Message):
             coordinator: _common_pb2.Coordinator | None = ...,
             error_message: _builtins.str = ...,
             type: _builtins.str = ...,
+            settings: _group_settings_pb2.GroupSettings | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "settings", b"settings"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "shard_epoch", b"shard_epoch", "state", b"state", "state_since_ms", b"state_since_ms", "type", b"type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "settings", b"settings", "shard_epoch", b"shard_epoch", "state", b"state", "state_since_ms", b"state_since_ms", "type", b"type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from muster_protos.muster.v1 import coordinator_pb2 as muster_dot_v1_dot_coordinator__pb2
+from muster_protos.muster.v1 import group_settings_pb2 as muster_dot_v1_dot_group__settings__pb2
 from muster_protos.muster.v1 import incremental_pb2 as muster_dot_v1_dot_incremental__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -106,6 +107,11 @@ class GroupCoordinatorServiceStub(object):
                 '/muster.v1.GroupCoordinatorService/ConsumerGroupDescribe',
                 request_serializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeResponse.FromString,
+                _registered_method=True)
+        self.AlterGroupSettings = channel.unary_unary(
+                '/muster.v1.GroupCoordinatorService/AlterGroupSettings',
+                request_serializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsResponse.FromString,
                 _registered_method=True)
 
 
@@ -212,6 +218,13 @@ class GroupCoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterGroupSettings(self, request, context):
+        """Changes the settings of a group. For operators; DescribeGroups shows them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -284,6 +297,11 @@ def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
                     servicer.ConsumerGroupDescribe,
                     request_deserializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeRequest.FromString,
                     response_serializer=muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeResponse.SerializeToString,
+            ),
+            'AlterGroupSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterGroupSettings,
+                    request_deserializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -666,6 +684,33 @@ class GroupCoordinatorService(object):
             '/muster.v1.GroupCoordinatorService/ConsumerGroupDescribe',
             muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeRequest.SerializeToString,
             muster_dot_v1_dot_incremental__pb2.ConsumerGroupDescribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterGroupSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.GroupCoordinatorService/AlterGroupSettings',
+            muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsRequest.SerializeToString,
+            muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,7 @@ changes nothing.
 from collections import abc as _abc
 from grpc import aio as _aio
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
+from muster_protos.muster.v1 import group_settings_pb2 as _group_settings_pb2
 from muster_protos.muster.v1 import incremental_pb2 as _incremental_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -70,6 +71,8 @@ class GroupCoordinatorServiceStub:
     """A member of an incremental group joins, stays, gives partitions back or leaves (KIP-848). Feature `incremental-groups`."""
     ConsumerGroupDescribe: _grpc.UnaryUnaryMultiCallable[_incremental_pb2.ConsumerGroupDescribeRequest, _incremental_pb2.ConsumerGroupDescribeResponse]
     """Describes incremental groups: epochs, members, what each has, gives back and should have."""
+    AlterGroupSettings: _grpc.UnaryUnaryMultiCallable[_group_settings_pb2.AlterGroupSettingsRequest, _group_settings_pb2.AlterGroupSettingsResponse]
+    """Changes the settings of a group. For operators; DescribeGroups shows them."""
 
 @_typing.type_check_only
 class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
@@ -106,6 +109,8 @@ class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
     """A member of an incremental group joins, stays, gives partitions back or leaves (KIP-848). Feature `incremental-groups`."""
     ConsumerGroupDescribe: _aio.UnaryUnaryMultiCallable[_incremental_pb2.ConsumerGroupDescribeRequest, _incremental_pb2.ConsumerGroupDescribeResponse]  # type: ignore[assignment]
     """Describes incremental groups: epochs, members, what each has, gives back and should have."""
+    AlterGroupSettings: _aio.UnaryUnaryMultiCallable[_group_settings_pb2.AlterGroupSettingsRequest, _group_settings_pb2.AlterGroupSettingsResponse]  # type: ignore[assignment]
+    """Changes the settings of a group. For operators; DescribeGroups shows them."""
 
 class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator that owns the group's shard (CoordinatorDiscoveryService finds it).
@@ -223,5 +228,13 @@ class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_incremental_pb2.ConsumerGroupDescribeResponse, _abc.Awaitable[_incremental_pb2.ConsumerGroupDescribeResponse]]:
         """Describes incremental groups: epochs, members, what each has, gives back and should have."""
+
+    @_abc_1.abstractmethod
+    def AlterGroupSettings(
+        self,
+        request: _group_settings_pb2.AlterGroupSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_group_settings_pb2.AlterGroupSettingsResponse, _abc.Awaitable[_group_settings_pb2.AlterGroupSettingsResponse]]:
+        """Changes the settings of a group. For operators; DescribeGroups shows them."""
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer: GroupCoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

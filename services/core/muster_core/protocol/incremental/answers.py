@@ -7,8 +7,9 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRespon
 from muster_core.incremental.member import Member
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.incremental.deadlines import grace_ms_of, session_ms_of
+from muster_core.protocol.incremental.settings import grace_ms_of, session_ms_of
 from muster_core.state.group import Group
+from muster_core.state.group_settings import heartbeat_ms_of
 
 
 def answer_of(
@@ -22,18 +23,18 @@ def answer_of(
         member: the member.
         whole_list: whether it is told its list, or that this is as it was.
     """
-    assert group.incremental is not None
-    config = context.config
-    session_ms = session_ms_of(config, member)
-    interval_ms = config.incremental_heartbeat_interval_ms
-    if member.told.session_timeout_ms:  # it asks often enough for its own session
+    config, incremental = context.config, group.incremental
+    assert incremental is not None
+    session_ms = session_ms_of(config, group.settings, member)
+    interval_ms = heartbeat_ms_of(group.settings, config)
+    if member.told.session_timeout_ms or member.told.is_numbered:  # often enough for its own session
         interval_ms = min(interval_ms, max(1, session_ms // 3))
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
-        member_epoch=group.incremental.epoch_of(member),
+        member_epoch=incremental.epoch_of(member),
         heartbeat_interval_ms=interval_ms,
         session_timeout_ms=session_ms,
-        disconnect_grace_ms=grace_ms_of(config, member),
+        disconnect_grace_ms=grace_ms_of(config, group.settings, member),
         version=member.version.to_proto(),
         shard_epoch=context.epoch,
     )

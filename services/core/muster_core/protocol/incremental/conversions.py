@@ -20,12 +20,14 @@ from muster_core.incremental.upkeep import tend
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.record_bounds import is_one_append
 from muster_core.state.claims import Claims
 from muster_core.state.group import CONSUMER, Group
+from muster_core.state.group_settings import convert_of
 from muster_core.state.member import Member
 from muster_core.state.published import read_assignment, read_subscription
 from muster_core.waiting.timing_wheel import Timer
@@ -66,9 +68,10 @@ class Conversions:
         due = self._due.pop(group.group_id, None)
         if due is not None:
             self._context.purgatory.wheel.cancel(due)
-        is_on = config.convert != "never" and Feature.INCREMENTAL_GROUPS in self._context.features
+        policy = convert_of(group.settings, config)
+        is_on = policy != "never" and Feature.INCREMENTAL_GROUPS in self._context.features
         if is_on and any(member.process_id for member in group.members.values()):
-            wait_ms = config.convert_after_ms if config.convert == "auto" else 0
+            wait_ms = config.convert_after_ms if policy == "auto" else 0
             due = self._due[group.group_id] = _Due(self, group)
             self._context.purgatory.wheel.arm(due, self._context.now.boot_ms + max(wait_ms, _AGAIN_MS))
 
@@ -124,7 +127,8 @@ class Conversions:
         decision = Decision(draft, group.group_id, context.record)
         if not record.topics_hash:
             decision.raise_epoch(record.cause, topics.hash_of(subscribed_topics(draft)))
-            tend(decision, topics, context.room.assignors, partial(self._targets.when, group))
+            assignors = assignors_of(context.room.assignors, group.settings)
+            tend(decision, topics, assignors, partial(self._targets.when, group))
         first = context.record()
         first.critical = True
         first.group_converted.CopyFrom(record)

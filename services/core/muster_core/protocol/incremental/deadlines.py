@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from muster_core.config import GroupConfig
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
@@ -10,6 +9,7 @@ from muster_core.incremental.member import Member
 from muster_core.incremental.upkeep import remove
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.settings import assignors_of, grace_ms_of, session_ms_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.state.group import Group
@@ -17,18 +17,6 @@ from muster_core.waiting.timing_wheel import Timer
 
 _Key = tuple[str, str]
 """Group and member."""
-
-
-def session_ms_of(config: GroupConfig, member: Member | None) -> int:
-    """How long a member may be silent: as it wished, or as the shard says (docs/safety.md, INC-104)."""
-    wish_ms = 0 if member is None else member.told.session_timeout_ms
-    return wish_ms or config.incremental_session_timeout_ms
-
-
-def grace_ms_of(config: GroupConfig, member: Member | None) -> int:
-    """How long a member may stay away when its stream broke; never longer than its session (INC-104)."""
-    wish_ms = 0 if member is None else member.told.disconnect_grace_ms
-    return min(wish_ms or config.incremental_disconnect_grace_ms, session_ms_of(config, member))
 
 
 class Deadlines:
@@ -65,7 +53,7 @@ class Deadlines:
         """How long a member may be silent; by its classic join, while it knows no other (INC-75)."""
         member = _member(group, member_id)
         classic_ms = 0 if member is None else member.told.classic_session_ms
-        return max(session_ms_of(self._context.config, member), classic_ms)
+        return max(session_ms_of(self._context.config, group.settings, member), classic_ms)
 
     def session_of(self, group: Group, member_id: str) -> "Session":
         """The clock of a member's session; it is the same as long as the member is one."""
@@ -92,7 +80,7 @@ class Deadlines:
         if not session.armed:
             return  # its session ended, and that waits in line
         member = _member(session.group, session.member_id)
-        grace_ends_ms = broke_ms + grace_ms_of(self._context.config, member)
+        grace_ends_ms = broke_ms + grace_ms_of(self._context.config, session.group.settings, member)
         promised_ms = max(session.promised_until_ms, session.extended_until_ms)
         ends_ms = min(session.deadline_ms, max(grace_ends_ms, promised_ms))
         self._context.purgatory.wheel.arm(session, ends_ms)
@@ -110,7 +98,8 @@ class Deadlines:
         if member.told.classic_session_ms:
             return False  # it may work for all of its classic session
         waited_ms = self._context.now.boot_ms - session.began_ms
-        missed = not session.is_heard and waited_ms >= grace_ms_of(self._context.config, member)
+        grace_ms = grace_ms_of(self._context.config, group.settings, member)
+        missed = not session.is_heard and waited_ms >= grace_ms
         return session.is_suspect or missed
 
     def suspend(self, group: Group) -> None:
@@ -159,7 +148,7 @@ class Deadlines:
         now_ms = self._context.now.boot_ms
         if session.stream_id is None or session.extended_until_ms or session.promised_until_ms > now_ms:
             return self._whole_session_ms(group, member.member_id)
-        return grace_ms_of(self._context.config, member)
+        return grace_ms_of(self._context.config, group.settings, member)
 
     def begin_anew(self, group: Group) -> None:
         """After a load or a suspension everybody has all of its time (conformance LR-01, LR-02)."""
@@ -187,7 +176,7 @@ class Deadlines:
         found = self._living(group, member_id)
         if found is not None:
             if session.is_suspect:
-                silence_ms = grace_ms_of(self._context.config, found[1])
+                silence_ms = grace_ms_of(self._context.config, group.settings, found[1])
                 self._remove(group, *found, causes.DISCONNECTED, silence_ms)
             else:
                 silence_ms = self._whole_session_ms(group, member_id)
@@ -222,7 +211,8 @@ class Deadlines:
         cause = causes.by_member(kind, member, context.now.wall_ms, silence_ms)
         topics = topics_of(context.catalog)
         when = partial(self._targets.when, group)
-        remove(decision, [member], cause, topics, context.room.assignors, when, moved=context.clock_moved)
+        assignors = assignors_of(context.room.assignors, group.settings)
+        remove(decision, [member], cause, topics, assignors, when, moved=context.clock_moved)
         done = partial(self.follow, group, member.member_id)
         context.append(decision.records, done, holds=group)
 

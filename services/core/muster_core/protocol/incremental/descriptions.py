@@ -14,10 +14,10 @@ from muster_core.events import Request
 from muster_core.incremental.group import IncrementalGroup, IncrementalGroupState
 from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import Partitions, TopicPartition, by_topic
-from muster_core.incremental.target import preferred_assignor
 from muster_core.position import NOWHERE
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.settings import assignor_in_use
 from muster_core.protocol.responses import IN_QUARANTINE
 from muster_core.state.group import CONSUMER, Group
 
@@ -97,7 +97,7 @@ class Descriptions:
     ) -> None:
         answer.state = incremental.state.value
         answer.group_epoch, answer.assignment_epoch = incremental.epoch, incremental.target_epoch
-        answer.server_assignor = preferred_assignor(incremental, next(iter(self._context.room.assignors), ""))
+        answer.server_assignor = assignor_in_use(self._context.room.assignors, group.settings, incremental)
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
         for member_id in sorted(incremental.members):

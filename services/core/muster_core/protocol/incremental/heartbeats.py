@@ -36,12 +36,14 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
+from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets, Waiting
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
+from muster_core.state.group_settings import session_ms_of
 from muster_core.state.member_secret import hash_of
 
 _NO_GROUP = "there is no incremental group of this name"
@@ -128,7 +130,8 @@ class IncrementalHeartbeats:
         topics_hash = topics.hash_of(subscribed_topics(incremental))
         if topics_hash != incremental.topics_hash:
             decision.raise_epoch(causes.topics_changed(context.now.wall_ms), topics_hash)
-        tend(decision, topics, context.room.assignors, partial(self._targets.when, group))
+        assignors = assignors_of(context.room.assignors, group.settings)
+        tend(decision, topics, assignors, partial(self._targets.when, group))
         if decision.records:
             context.append(decision.records, _nothing, holds=group)
         else:
@@ -340,7 +343,7 @@ class IncrementalHeartbeats:
         return Surroundings(
             topics,
             group.group_id in self._out_of_date,
-            context.room.assignors,
+            assignors_of(context.room.assignors, group.settings),
             context.config.max_size,
             call.host,
             context.now.wall_ms,
@@ -350,6 +353,8 @@ class IncrementalHeartbeats:
             partial(self._deadlines.is_suspect, group),
             when=partial(self._targets.when, group),
             expressions=context.room.expressions,
+            session_ms=session_ms_of(group.settings, context.config),
+            grace_ms=group.settings.disconnect_grace_ms,
         )
 
     def _check_bounds(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:

@@ -13,8 +13,10 @@ SHORTEST_MS = 20
 LONGEST_MS = 500
 
 
-def interval_of(config: GroupConfig, _: Group) -> int:
+def interval_of(config: GroupConfig, group: Group) -> int:
     """What is set for the pause between assignments of a group, in ms; 0: there is none; or `ADAPTIVE`."""
+    if group.settings.HasField("assignment_interval_ms"):
+        return group.settings.assignment_interval_ms
     return config.incremental_assignment_interval_ms
 
 

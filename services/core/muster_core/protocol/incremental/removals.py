@@ -15,6 +15,7 @@ from muster_core.incremental.upkeep import remove
 from muster_core.protocol.bindings import may_leave
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.state.group import Group
@@ -62,7 +63,7 @@ class Removals:
         kind = causes.LEFT if left else causes.ADMIN
         cause = causes.by_member(kind, first, context.now.wall_ms, reason=reason)
         decision = Decision(incremental, group.group_id, context.record)
-        assignors = context.room.assignors
+        assignors = assignors_of(context.room.assignors, group.settings)
         when = partial(self._targets.when, group)
         remove(decision, leaving.values(), cause, topics_of(context.catalog), assignors, when)
         done = partial(self._gone, call, group, tuple(leaving), response)

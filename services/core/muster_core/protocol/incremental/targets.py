@@ -12,13 +12,15 @@ from muster_core.events import Assign, Assigned, Request
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.hold import without_moves
 from muster_core.incremental.late import what_counts
 from muster_core.incremental.partitions import Partitions
-from muster_core.incremental.target import When, are_alike, preferred_assignor, question_of, subscribed_topics
+from muster_core.incremental.target import When, are_alike, question_of, subscribed_topics
 from muster_core.incremental.upkeep import assign_due
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.pauses import Pauses, is_due
+from muster_core.protocol.incremental.settings import assignor_in_use, assignors_of
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
@@ -111,9 +113,9 @@ class Targets:
             return When.ASIDE
         if self._pauses.is_running(group):
             return When.LATER
-        return When.ASIDE if self._is_large(draft) else When.NOW
+        return When.ASIDE if self._is_large(group, draft) else When.NOW
 
-    def _is_large(self, group: IncrementalGroup) -> bool:
+    def _is_large(self, of: Group, group: IncrementalGroup) -> bool:
         """Whether an assignment would hold up a turn of the shard."""
         room, partitions = self._context.room, self._context.catalog.partitions
         size = len(group.members) + sum(partitions.get(name, 0) for name in subscribed_topics(group))
@@ -121,7 +123,7 @@ class Targets:
             return size > room.at_once_max
         default = next(iter(room.assignors))
         are_equal = len({group.topics_of(member.told) for member in group.members.values()}) == 1
-        return not are_equal or preferred_assignor(group, default) != default
+        return not are_equal or assignor_in_use(room.assignors, of.settings, group) != default
 
     def changed(self, group: Group, kind: str) -> None:
         """A record of a group was carried out; `attend_changed` follows."""
@@ -176,13 +178,14 @@ class Targets:
             return  # somebody's request was earlier
         assert incremental is not None
         topics = topics_of(context.catalog)
-        if not self._is_large(incremental):
+        if not self._is_large(group, incremental):
             decision = Decision(incremental, group_id, context.record)
-            assign_due(decision, topics, context.room.assignors, are_alike(incremental))
+            assignors = assignors_of(context.room.assignors, group.settings)
+            assign_due(decision, topics, assignors, are_alike(incremental))
             self._store(group, decision)
             return
         number = next(self._numbers)
-        name = preferred_assignor(incremental, next(iter(context.room.assignors)))
+        name = assignor_in_use(context.room.assignors, group.settings, incremental)
         self._running[group_id] = _Running(
             number, group, incremental, incremental.epoch, name, topics.incarnations
         )
@@ -212,6 +215,8 @@ class Targets:
         else:
             topics = topics_of(context.catalog)
             changes, waits = what_counts(incremental, event.changes, topics, running.incarnations)
+            if group.settings.hold:
+                changes = without_moves(incremental, changes)
             decision = Decision(incremental, group.group_id, context.record)
             decision.assign(running.server_assignor, running.epoch, changes)
             if waits and running.epoch == incremental.epoch:

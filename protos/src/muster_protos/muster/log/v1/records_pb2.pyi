@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from muster_protos.muster.log.v1 import incremental_pb2 as _incremental_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
+from muster_protos.muster.v1 import group_settings_pb2 as _group_settings_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -49,6 +50,7 @@ class Record(_message.Message):
     MEMBER_REMOVED_FIELD_NUMBER: _builtins.int
     EXPRESSION_RESOLVED_FIELD_NUMBER: _builtins.int
     GROUP_CONVERTED_FIELD_NUMBER: _builtins.int
+    GROUP_SETTINGS_ALTERED_FIELD_NUMBER: _builtins.int
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPICS_SEEN_FIELD_NUMBER: _builtins.int
@@ -136,6 +138,10 @@ class Record(_message.Message):
         """A classic group with members is an incremental one."""
 
     @_builtins.property
+    def group_settings_altered(self) -> Global___GroupSettingsAltered:
+        """Settings of a group of either kind. Always critical."""
+
+    @_builtins.property
     def offset_committed(self) -> Global___OffsetCommitted:
         """Progress."""
 
@@ -198,6 +204,7 @@ class Record(_message.Message):
         member_removed: _incremental_pb2.MemberRemoved | None = ...,
         expression_resolved: _incremental_pb2.ExpressionResolved | None = ...,
         group_converted: _incremental_pb2.GroupConverted | None = ...,
+        group_settings_altered: Global___GroupSettingsAltered | None = ...,
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topics_seen: Global___TopicsSeen | None = ...,
@@ -209,11 +216,11 @@ class Record(_message.Message):
         feature_enabled: Global___FeatureEnabled | None = ...,
         restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_settings_altered", b"group_settings_altered", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_settings_altered", b"group_settings_altered", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "group_converted", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "group_converted", "group_settings_altered", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -716,6 +723,34 @@ class GroupTombstone(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupTombstone: _TypeAlias = GroupTombstone  # noqa: Y015
+
+@_typing.final
+class GroupSettingsAltered(_message.Message):
+    """Settings of a group were changed; the group is made if there is none. They are gone with it. Feature `group-settings`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    @_builtins.property
+    def settings(self) -> _group_settings_pb2.GroupSettings:
+        """All that is set from here on; absent, or empty: nothing is."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        settings: _group_settings_pb2.GroupSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupSettingsAltered: _TypeAlias = GroupSettingsAltered  # noqa: Y015
 
 @_typing.final
 class CommittedOffset(_message.Message):

@@ -26,45 +26,46 @@ from muster_protos.muster.log.v1 import incremental_pb2 as muster_dot_log_dot_v1
 from muster_protos.muster.log.v1 import records_pb2 as muster_dot_log_dot_v1_dot_records__pb2
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 from muster_protos.muster.v1 import coordinator_pb2 as muster_dot_v1_dot_coordinator__pb2
+from muster_protos.muster.v1 import group_settings_pb2 as muster_dot_v1_dot_group__settings__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmuster/log/v1/snapshot.proto\x12\rmuster.log.v1\x1a\x1fmuster/log/v1/incremental.proto\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x1bmuster/v1/coordinator.proto\":\n\x0cSnapshotPart\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.muster.log.v1.SnapshotItem\"\xd4\x04\n\x0cSnapshotItem\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.muster.log.v1.SnapshotHeaderH\x00\x12)\n\x05group\x18\x02 \x01(\x0b\x32\x18.muster.log.v1.GroupHeadH\x00\x12,\n\x06member\x18\x03 \x01(\x0b\x32\x1a.muster.log.v1.MemberStateH\x00\x12/\n\x05owned\x18\x04 \x01(\x0b\x32\x1e.muster.log.v1.OwnedPartitionsH\x00\x12@\n\ngeneration\x18\x05 \x01(\x0b\x32*.muster.v1.GroupHistoryResponse.GenerationH\x00\x12.\n\x07offsets\x18\x06 \x01(\x0b\x32\x1b.muster.log.v1.OffsetStatesH\x00\x12)\n\x03\x65nd\x18\x07 \x01(\x0b\x32\x1a.muster.log.v1.SnapshotEndH\x00\x12.\n\x07\x63\x61talog\x18\x08 \x01(\x0b\x32\x1b.muster.log.v1.CatalogStateH\x00\x12\x36\n\x0bincremental\x18\t \x01(\x0b\x32\x1f.muster.log.v1.IncrementalStateH\x00\x12\x43\n\x12incremental_member\x18\n \x01(\x0b\x32%.muster.log.v1.IncrementalMemberStateH\x00\x12\x37\n\nexpression\x18\x0b \x01(\x0b\x32!.muster.log.v1.ExpressionResolvedH\x00\x42\x06\n\x04kind\"\xcd\x02\n\x0eSnapshotHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\r\n\x05shard\x18\x02 \x01(\r\x12!\n\x04upto\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x04 \x01(\x0c\x12,\n\nmilestones\x18\x05 \x03(\x0b\x32\x18.muster.log.v1.Milestone\x12*\n\rprevious_upto\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x16\n\x0e\x63\x61talog_offset\x18\x07 \x01(\x04\x12\x35\n\x0cincarnations\x18\x08 \x03(\x0b\x32\x1f.muster.log.v1.TopicIncarnation\x12\x15\n\rcatalog_epoch\x18\t \x01(\x04\x12+\n\x07removed\x18\n \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\"I\n\tMilestone\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x15\n\rwritten_at_ms\x18\x02 \x01(\x03\"\x1d\n\x0bSnapshotEnd\x12\x0e\n\x06groups\x18\x01 \x01(\r\"\xe1\x02\n\tGroupHead\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.muster.v1.GroupState\x12\x16\n\x0estate_since_ms\x18\x03 \x01(\x03\x12\x12\n\ngeneration\x18\x04 \x01(\x05\x12\x1b\n\x13\x61ssigned_generation\x18\x05 \x01(\x05\x12\x15\n\rprotocol_type\x18\x06 \x01(\t\x12\x15\n\rprotocol_name\x18\x07 \x01(\t\x12\x0e\n\x06leader\x18\x08 \x01(\t\x12(\n\x05\x63\x61use\x18\t \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12-\n\nunfinished\x18\n \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x14\n\x0ctopics_known\x18\x0b \x01(\x08\x12\x0e\n\x06topics\x18\x0c \x03(\t\x12\x16\n\x0erenewed_topics\x18\r \x03(\t\"\xaf\x01\n\x0bMemberState\x12%\n\x06member\x18\x01 \x01(\x0b\x32\x15.muster.log.v1.Member\x12\x12\n\ncommit_seq\x18\x02 \x01(\x04\x12\x12\n\nassignment\x18\x03 \x01(\x0c\x12\"\n\x05token\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12-\n\x0bkept_tokens\x18\x05 \x03(\x0b\x32\x18.muster.log.v1.KeptToken\"\xad\x01\n\x0fOwnedPartitions\x12\x38\n\npartitions\x18\x01 \x03(\x0b\x32$.muster.log.v1.OwnedPartitions.Owned\x1a`\n\x05Owned\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12\"\n\x05since\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\"\xb6\x01\n\x0cOffsetStates\x12\x38\n\x07offsets\x18\x01 \x03(\x0b\x32\'.muster.log.v1.OffsetStates.OffsetState\x1al\n\x0bOffsetState\x12.\n\x06offset\x18\x01 \x01(\x0b\x32\x1e.muster.log.v1.CommittedOffset\x12\x17\n\x0f\x63ommitted_at_ms\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xpire_at_ms\x18\x03 \x01(\x03\"\xed\x04\n\x0c\x43\x61talogState\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.muster.log.v1.CatalogState.Topic\x12\x37\n\tdeletions\x18\x02 \x03(\x0b\x32$.muster.log.v1.CatalogState.Deletion\x12\x17\n\x0f\x64\x65letions_since\x18\x03 \x01(\x04\x12\x33\n\x07\x63hanges\x18\x04 \x03(\x0b\x32\".muster.log.v1.CatalogState.Change\x12.\n\x04kept\x18\x05 \x03(\x0b\x32 .muster.log.v1.CatalogState.Kept\x1a\x8e\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12$\n\x05zones\x18\x04 \x01(\x0b\x32\x15.muster.v1.TopicZones\x12(\n\x05names\x18\x05 \x01(\x0b\x32\x19.muster.v1.PartitionNames\x1a(\n\x08\x44\x65letion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x1ay\n\x06\x43hange\x12\x11\n\tchange_id\x18\x01 \x01(\x0c\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\npartitions\x18\x04 \x01(\r\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x1a=\n\x04Kept\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmuster/log/v1/snapshot.proto\x12\rmuster.log.v1\x1a\x1fmuster/log/v1/incremental.proto\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x1bmuster/v1/coordinator.proto\x1a\x1emuster/v1/group_settings.proto\":\n\x0cSnapshotPart\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.muster.log.v1.SnapshotItem\"\xd4\x04\n\x0cSnapshotItem\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.muster.log.v1.SnapshotHeaderH\x00\x12)\n\x05group\x18\x02 \x01(\x0b\x32\x18.muster.log.v1.GroupHeadH\x00\x12,\n\x06member\x18\x03 \x01(\x0b\x32\x1a.muster.log.v1.MemberStateH\x00\x12/\n\x05owned\x18\x04 \x01(\x0b\x32\x1e.muster.log.v1.OwnedPartitionsH\x00\x12@\n\ngeneration\x18\x05 \x01(\x0b\x32*.muster.v1.GroupHistoryResponse.GenerationH\x00\x12.\n\x07offsets\x18\x06 \x01(\x0b\x32\x1b.muster.log.v1.OffsetStatesH\x00\x12)\n\x03\x65nd\x18\x07 \x01(\x0b\x32\x1a.muster.log.v1.SnapshotEndH\x00\x12.\n\x07\x63\x61talog\x18\x08 \x01(\x0b\x32\x1b.muster.log.v1.CatalogStateH\x00\x12\x36\n\x0bincremental\x18\t \x01(\x0b\x32\x1f.muster.log.v1.IncrementalStateH\x00\x12\x43\n\x12incremental_member\x18\n \x01(\x0b\x32%.muster.log.v1.IncrementalMemberStateH\x00\x12\x37\n\nexpression\x18\x0b \x01(\x0b\x32!.muster.log.v1.ExpressionResolvedH\x00\x42\x06\n\x04kind\"\xcd\x02\n\x0eSnapshotHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\r\n\x05shard\x18\x02 \x01(\r\x12!\n\x04upto\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x04 \x01(\x0c\x12,\n\nmilestones\x18\x05 \x03(\x0b\x32\x18.muster.log.v1.Milestone\x12*\n\rprevious_upto\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x16\n\x0e\x63\x61talog_offset\x18\x07 \x01(\x04\x12\x35\n\x0cincarnations\x18\x08 \x03(\x0b\x32\x1f.muster.log.v1.TopicIncarnation\x12\x15\n\rcatalog_epoch\x18\t \x01(\x04\x12+\n\x07removed\x18\n \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\"I\n\tMilestone\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x15\n\rwritten_at_ms\x18\x02 \x01(\x03\"\x1d\n\x0bSnapshotEnd\x12\x0e\n\x06groups\x18\x01 \x01(\r\"\x8d\x03\n\tGroupHead\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.muster.v1.GroupState\x12\x16\n\x0estate_since_ms\x18\x03 \x01(\x03\x12\x12\n\ngeneration\x18\x04 \x01(\x05\x12\x1b\n\x13\x61ssigned_generation\x18\x05 \x01(\x05\x12\x15\n\rprotocol_type\x18\x06 \x01(\t\x12\x15\n\rprotocol_name\x18\x07 \x01(\t\x12\x0e\n\x06leader\x18\x08 \x01(\t\x12(\n\x05\x63\x61use\x18\t \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12-\n\nunfinished\x18\n \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x14\n\x0ctopics_known\x18\x0b \x01(\x08\x12\x0e\n\x06topics\x18\x0c \x03(\t\x12\x16\n\x0erenewed_topics\x18\r \x03(\t\x12*\n\x08settings\x18\x0e \x01(\x0b\x32\x18.muster.v1.GroupSettings\"\xaf\x01\n\x0bMemberState\x12%\n\x06member\x18\x01 \x01(\x0b\x32\x15.muster.log.v1.Member\x12\x12\n\ncommit_seq\x18\x02 \x01(\x04\x12\x12\n\nassignment\x18\x03 \x01(\x0c\x12\"\n\x05token\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12-\n\x0bkept_tokens\x18\x05 \x03(\x0b\x32\x18.muster.log.v1.KeptToken\"\xad\x01\n\x0fOwnedPartitions\x12\x38\n\npartitions\x18\x01 \x03(\x0b\x32$.muster.log.v1.OwnedPartitions.Owned\x1a`\n\x05Owned\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12\"\n\x05since\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\"\xb6\x01\n\x0cOffsetStates\x12\x38\n\x07offsets\x18\x01 \x03(\x0b\x32\'.muster.log.v1.OffsetStates.OffsetState\x1al\n\x0bOffsetState\x12.\n\x06offset\x18\x01 \x01(\x0b\x32\x1e.muster.log.v1.CommittedOffset\x12\x17\n\x0f\x63ommitted_at_ms\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xpire_at_ms\x18\x03 \x01(\x03\"\xed\x04\n\x0c\x43\x61talogState\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.muster.log.v1.CatalogState.Topic\x12\x37\n\tdeletions\x18\x02 \x03(\x0b\x32$.muster.log.v1.CatalogState.Deletion\x12\x17\n\x0f\x64\x65letions_since\x18\x03 \x01(\x04\x12\x33\n\x07\x63hanges\x18\x04 \x03(\x0b\x32\".muster.log.v1.CatalogState.Change\x12.\n\x04kept\x18\x05 \x03(\x0b\x32 .muster.log.v1.CatalogState.Kept\x1a\x8e\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12$\n\x05zones\x18\x04 \x01(\x0b\x32\x15.muster.v1.TopicZones\x12(\n\x05names\x18\x05 \x01(\x0b\x32\x19.muster.v1.PartitionNames\x1a(\n\x08\x44\x65letion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x1ay\n\x06\x43hange\x12\x11\n\tchange_id\x18\x01 \x01(\x0c\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\npartitions\x18\x04 \x01(\r\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x1a=\n\x04Kept\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.log.v1.snapshot_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SNAPSHOTPART']._serialized_start=162
-  _globals['_SNAPSHOTPART']._serialized_end=220
-  _globals['_SNAPSHOTITEM']._serialized_start=223
-  _globals['_SNAPSHOTITEM']._serialized_end=819
-  _globals['_SNAPSHOTHEADER']._serialized_start=822
-  _globals['_SNAPSHOTHEADER']._serialized_end=1155
-  _globals['_MILESTONE']._serialized_start=1157
-  _globals['_MILESTONE']._serialized_end=1230
-  _globals['_SNAPSHOTEND']._serialized_start=1232
-  _globals['_SNAPSHOTEND']._serialized_end=1261
-  _globals['_GROUPHEAD']._serialized_start=1264
-  _globals['_GROUPHEAD']._serialized_end=1617
-  _globals['_MEMBERSTATE']._serialized_start=1620
-  _globals['_MEMBERSTATE']._serialized_end=1795
-  _globals['_OWNEDPARTITIONS']._serialized_start=1798
-  _globals['_OWNEDPARTITIONS']._serialized_end=1971
-  _globals['_OWNEDPARTITIONS_OWNED']._serialized_start=1875
-  _globals['_OWNEDPARTITIONS_OWNED']._serialized_end=1971
-  _globals['_OFFSETSTATES']._serialized_start=1974
-  _globals['_OFFSETSTATES']._serialized_end=2156
-  _globals['_OFFSETSTATES_OFFSETSTATE']._serialized_start=2048
-  _globals['_OFFSETSTATES_OFFSETSTATE']._serialized_end=2156
-  _globals['_CATALOGSTATE']._serialized_start=2159
-  _globals['_CATALOGSTATE']._serialized_end=2780
-  _globals['_CATALOGSTATE_TOPIC']._serialized_start=2410
-  _globals['_CATALOGSTATE_TOPIC']._serialized_end=2552
-  _globals['_CATALOGSTATE_DELETION']._serialized_start=2554
-  _globals['_CATALOGSTATE_DELETION']._serialized_end=2594
-  _globals['_CATALOGSTATE_CHANGE']._serialized_start=2596
-  _globals['_CATALOGSTATE_CHANGE']._serialized_end=2717
-  _globals['_CATALOGSTATE_KEPT']._serialized_start=2719
-  _globals['_CATALOGSTATE_KEPT']._serialized_end=2780
+  _globals['_SNAPSHOTPART']._serialized_start=194
+  _globals['_SNAPSHOTPART']._serialized_end=252
+  _globals['_SNAPSHOTITEM']._serialized_start=255
+  _globals['_SNAPSHOTITEM']._serialized_end=851
+  _globals['_SNAPSHOTHEADER']._serialized_start=854
+  _globals['_SNAPSHOTHEADER']._serialized_end=1187
+  _globals['_MILESTONE']._serialized_start=1189
+  _globals['_MILESTONE']._serialized_end=1262
+  _globals['_SNAPSHOTEND']._serialized_start=1264
+  _globals['_SNAPSHOTEND']._serialized_end=1293
+  _globals['_GROUPHEAD']._serialized_start=1296
+  _globals['_GROUPHEAD']._serialized_end=1693
+  _globals['_MEMBERSTATE']._serialized_start=1696
+  _globals['_MEMBERSTATE']._serialized_end=1871
+  _globals['_OWNEDPARTITIONS']._serialized_start=1874
+  _globals['_OWNEDPARTITIONS']._serialized_end=2047
+  _globals['_OWNEDPARTITIONS_OWNED']._serialized_start=1951
+  _globals['_OWNEDPARTITIONS_OWNED']._serialized_end=2047
+  _globals['_OFFSETSTATES']._serialized_start=2050
+  _globals['_OFFSETSTATES']._serialized_end=2232
+  _globals['_OFFSETSTATES_OFFSETSTATE']._serialized_start=2124
+  _globals['_OFFSETSTATES_OFFSETSTATE']._serialized_end=2232
+  _globals['_CATALOGSTATE']._serialized_start=2235
+  _globals['_CATALOGSTATE']._serialized_end=2856
+  _globals['_CATALOGSTATE_TOPIC']._serialized_start=2486
+  _globals['_CATALOGSTATE_TOPIC']._serialized_end=2628
+  _globals['_CATALOGSTATE_DELETION']._serialized_start=2630
+  _globals['_CATALOGSTATE_DELETION']._serialized_end=2670
+  _globals['_CATALOGSTATE_CHANGE']._serialized_start=2672
+  _globals['_CATALOGSTATE_CHANGE']._serialized_end=2793
+  _globals['_CATALOGSTATE_KEPT']._serialized_start=2795
+  _globals['_CATALOGSTATE_KEPT']._serialized_end=2856
 # @@protoc_insertion_point(module_scope)

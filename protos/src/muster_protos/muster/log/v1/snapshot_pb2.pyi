@@ -13,6 +13,7 @@ from muster_protos.muster.log.v1 import incremental_pb2 as _incremental_pb2
 from muster_protos.muster.log.v1 import records_pb2 as _records_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
+from muster_protos.muster.v1 import group_settings_pb2 as _group_settings_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -275,6 +276,7 @@ class GroupHead(_message.Message):
     TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     RENEWED_TOPICS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """Its id."""
     state: _coordinator_pb2.GroupState.ValueType
@@ -309,6 +311,10 @@ class GroupHead(_message.Message):
     def renewed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that were deleted since its last assignment, sorted."""
 
+    @_builtins.property
+    def settings(self) -> _group_settings_pb2.GroupSettings:
+        """Its settings; absent: nothing is set."""
+
     def __init__(
         self,
         *,
@@ -325,10 +331,11 @@ class GroupHead(_message.Message):
         topics_known: _builtins.bool = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         renewed_topics: _abc.Iterable[_builtins.str] | None = ...,
+        settings: _group_settings_pb2.GroupSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "unfinished", b"unfinished"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "settings", b"settings", "unfinished", b"unfinished"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_generation", b"assigned_generation", "cause", b"cause", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "renewed_topics", b"renewed_topics", "state", b"state", "state_since_ms", b"state_since_ms", "topics", b"topics", "topics_known", b"topics_known", "unfinished", b"unfinished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_generation", b"assigned_generation", "cause", b"cause", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "renewed_topics", b"renewed_topics", "settings", b"settings", "state", b"state", "state_since_ms", b"state_since_ms", "topics", b"topics", "topics_known", b"topics_known", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
