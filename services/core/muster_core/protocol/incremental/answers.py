@@ -40,9 +40,7 @@ def answer_of(
     )
     if whole_list:
         answer.assignment.CopyFrom(assignment_of(member))
-        of_target = (
-            one for one in reversed(group.history) if one.generation == group.incremental.target_epoch
-        )
+        of_target = (one for one in reversed(group.history) if one.generation == incremental.target_epoch)
         if (entry := next(of_target, None)) is not None:
             answer.cause.CopyFrom(entry.cause)
     return answer
