@@ -25,7 +25,7 @@ from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
 
 pytestmark = pytest.mark.cluster
 
-SERIES_MAX = 1_500
+SERIES_MAX = 1_700
 
 
 class Counted:

@@ -9,6 +9,7 @@ from muster_protos.muster.v1 import (
     common_pb2,
     coordinator_pb2,
     discovery_pb2,
+    group_settings_pb2,
     incremental_pb2,
     quotas_pb2,
     session_pb2,
@@ -145,7 +146,15 @@ def test_a_file_is_bounded() -> None:
 
 PUBLIC: list[FileDescriptor] = [
     module.DESCRIPTOR
-    for module in (common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2, quotas_pb2, session_pb2)
+    for module in (
+        common_pb2,
+        coordinator_pb2,
+        discovery_pb2,
+        group_settings_pb2,
+        incremental_pb2,
+        quotas_pb2,
+        session_pb2,
+    )
 ]
 
 
