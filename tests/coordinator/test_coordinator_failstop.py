@@ -33,6 +33,7 @@ from muster_core.events import (
 from muster_core.features import ALL_FEATURES
 from muster_core.log.application import Application
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.group_settings import SettingsChanges
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
 from muster_core.protocol.leaves import Leaves
@@ -50,6 +51,7 @@ from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.internal.v1 import fault_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
 from muster_runtime import clock
 
 pytestmark = pytest.mark.cluster
@@ -268,6 +270,10 @@ class Scene:
         request = incremental_pb2.ConsumerGroupDescribeRequest(group_ids=[BAD])
         return int((await self._ask("ConsumerGroupDescribe", request)).groups[0].error_code)
 
+    async def alter_settings(self) -> int:
+        request = AlterGroupSettingsRequest(group_id=BAD, set=GroupSettings(hold=True))
+        return int((await self._ask("AlterGroupSettings", request)).error_code)
+
     async def _ask(self, name: str, request: Any) -> Any:
         return await getattr(self.caller.stub, name)(request, timeout=60)
 
@@ -364,6 +370,9 @@ CASES = {
         lambda *_: BAD,
         Scene.incremental_describe,
         "ConsumerGroupDescribeRequest",
+    ),
+    "alter settings": Case(
+        SettingsChanges, "alter", of_request, Scene.alter_settings, "AlterGroupSettingsRequest"
     ),
     "history": Case(Queries, "history", of_request, Scene.history, "GroupHistoryRequest"),
     "cancel": Case(Group, "unpark_join", of_group, Scene.cancel, "Cancelled"),

@@ -5,11 +5,11 @@ says, the log breaks no promise, and nothing was logged as an error.
 """
 
 import asyncio
-from types import ModuleType
 from typing import Any
 
+from google.protobuf.message_factory import GetMessageClass
 from kit.lives.drawn_messages import DrawnMessages
-from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, incremental_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 from muster_runtime.rpc.refusals import Refused
 
 from fuzz import local
@@ -28,6 +28,8 @@ _OF_TOPICS = (
     *("FindCoordinator", "DescribeCluster", "ListTopics", "CreateTopic", "AlterTopic", "DeleteTopic"),
     *("CreateTopic", "AlterPartitions"),
 )
+_GROUP_CALLS = coordinator_pb2.DESCRIPTOR.services_by_name["GroupCoordinatorService"]
+_TOPIC_CALLS = discovery_pb2.DESCRIPTOR.services_by_name["CoordinatorDiscoveryService"]
 _PAUSES_S = (0.001, 0.01, 0.06, 0.5, 3.0)
 
 
@@ -70,10 +72,8 @@ class Story:
         source = self._source
         of_groups = source.random() < 0.85
         name = source.choice(_OF_GROUPS if of_groups else _OF_TOPICS)
-        module: ModuleType = coordinator_pb2 if of_groups else discovery_pb2
-        if name.startswith("Consumer"):
-            module = incremental_pb2
-        request = self._messages.message(getattr(module, f"{name}Request"))
+        service = _GROUP_CALLS if of_groups else _TOPIC_CALLS
+        request = self._messages.message(GetMessageClass(service.methods_by_name[name].input_type))
         body = request.SerializeToString()
         if source.random() < 0.1:
             body = self._messages.changed(body)
