@@ -202,6 +202,18 @@ async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
     assert not bench.held
 
 
+async def test_a_renewal_names_the_run_that_the_last_one_was_answered_with(bench: Bench) -> None:
+    """By it a process is told on a new stream, too, that a later one of its name has the lease."""
+    bench.store.run = 3
+    await until(lambda: bench.store.runs[-1:] == [3])
+    assert bench.store.runs[0] == 0
+    bench.store.run = 0  # an instance that does not know it
+    bench.keeper._drop_stream()
+    seen = len(bench.store.runs)
+    await until(lambda: len(bench.store.runs) >= seen + 3)
+    assert set(bench.store.runs[seen:]) == {3}
+
+
 @pytest.mark.parametrize("error", [OSError("no more files"), RuntimeError("can't start new thread")])
 async def test_a_keeper_that_fails_ends_its_process_instead_of_keeping_quiet(
     bench: Bench, error: Exception

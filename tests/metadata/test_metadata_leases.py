@@ -542,6 +542,27 @@ async def test_later_process_of_a_name_supersedes_the_earlier_one(cluster: Metad
     second.close()
 
 
+async def test_who_lost_its_stream_does_not_take_the_lease_back_from_a_later_process(
+    cluster: MetadataCluster,
+) -> None:
+    first, second = Holder(cluster[0], "c-1", "s-1"), Holder(cluster[1], "c-1", "s-2")
+    runs = [(await holder.renew()).run for holder in (first, second)]
+    assert runs == [1, 2]
+    first.close()
+    for instance in cluster.instances:
+        for release in (False, True):
+            again = Holder(instance, "c-1", "s-1")
+            response = await again.renew(run=runs[0], release=release)
+            assert (response.superseded, response.renewed) == (True, False)
+            again.close()
+    for _ in range(2):
+        assert (await second.renew(run=2)).run == 2
+    unknown = Holder(cluster[0], "c-1", "s-3")
+    assert (await unknown.renew()).run == 3, "who never had it comes later"
+    for holder in (second, unknown):
+        holder.close()
+
+
 async def test_a_node_that_was_away_kills_no_later_process_of_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

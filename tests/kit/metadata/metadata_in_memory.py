@@ -46,6 +46,8 @@ class MemoryStore:
         refuse: so many appends are answered REFUSED.
         steps: number of steps by kind.
         batches: number of records of each append.
+        run: number that each renewal is answered with.
+        runs: those that renewals named as their last one.
     """
 
     def __init__(self, shard_count: int = 4) -> None:
@@ -57,6 +59,8 @@ class MemoryStore:
         self.steps: Counter[str] = Counter()
         self.batches: list[int] = []
         self.requests: list[int] = []
+        self.run = 1
+        self.runs: list[int] = []
         self.logs: list[list[metadata_pb2.LogEntry]] = [[] for _ in range(shard_count)]
         self.promises: list[tuple[int, bytes]] = [(0, b"")] * shard_count
         self.nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
@@ -248,6 +252,9 @@ class MemoryMetadata(metadata_pb2_grpc.MetadataServiceServicer):
         last: metadata_pb2.LeaseRequest | None = None
         try:
             async for request in requests:
+                if request.leave:
+                    last = None
+                    return
                 last = request
                 if not self.silent:
                     yield self._renew(request)
@@ -269,6 +276,7 @@ class MemoryMetadata(metadata_pb2_grpc.MetadataServiceServicer):
         if store.sessions.get(request.node_id, request.session) != request.session:
             return metadata_pb2.LeaseResponse(number=request.number, superseded=True)
         store.sessions[request.node_id] = request.session
+        store.runs.append(request.run)
         node = discovery_pb2.CoordinatorNode(
             node_id=request.node_id, host=request.host, port=request.port, state=request.state
         )
@@ -281,7 +289,7 @@ class MemoryMetadata(metadata_pb2_grpc.MetadataServiceServicer):
         if before != (node, [owner.serving for owner in store.owners.values()]):
             store.changed()
         return metadata_pb2.LeaseResponse(
-            number=request.number, renewed=True, features=store.catalog.features
+            number=request.number, renewed=True, features=store.catalog.features, run=store.run
         )
 
     async def _look_after(self, last: metadata_pb2.LeaseRequest) -> None:

@@ -121,6 +121,7 @@ class LeaseKeeper:
         self._stream: LeaseStream | None = None
         self._current = 0
         self._number = 0
+        self._run = 0
         self._sent_ms = 0
         self._answers: dict[int, metadata_pb2.LeaseResponse] = {}
         # Written on the line, read by the loop.
@@ -295,6 +296,7 @@ class LeaseKeeper:
             lease_ms=lease_ms,
             catalog_offset=catalog_place.offset,
             catalog_epoch=catalog_place.epoch,
+            run=self._run,
         )
         if (internal := self._holder.internal) is not None:
             request.internal_host, request.internal_port = internal.host, internal.port
@@ -334,6 +336,7 @@ class LeaseKeeper:
             self._failing = False
             log.info("lease_renewed_again", instance=stream.target)
         self.features |= known_of(answer.features)
+        self._run = answer.run or self._run
         if not release:
             self._renewed(sent_ms + lease_ms - self._pace.margin_ms)
         return True

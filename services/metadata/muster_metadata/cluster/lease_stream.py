@@ -223,10 +223,13 @@ class Leases:
         )
         if known is None or known.session != row.session:
             try:
-                row = next_run(await self._tables.lease(row.node_id, self._renew_timeout_ms), row)
+                stored = await self._tables.lease(row.node_id, self._renew_timeout_ms)
             except TimeoutError:
                 response.message = "no majority of the log's nodes answered"
                 return response
+            if stored is not None and 0 < request.run < stored.run and stored.session != row.session:
+                return _superseded(response)
+            row = next_run(stored, row)
         else:
             row = replace(row, run=known.run, counter=known.counter + 1)
         stream.row = row
@@ -236,13 +239,12 @@ class Leases:
             stream.row = row = replace(row, counter=ahead + 1)
             status, _ = await self._tables.renew(row, self._renew_timeout_ms)
         if status is Status.SUPERSEDED:
-            response.superseded = True
-            response.message = "another process of this name took the lease"
-            return response
+            return _superseded(response)
         if status is not Status.OK:
             response.message = "no majority of the log's nodes answered"
             return response
         response.renewed = True
+        response.run = row.run
         response.features.extend(sorted(enabled))
         self._view.observer.put(row, self._now_ms())
         self._view.refresh()
@@ -286,6 +288,12 @@ class Leases:
             log.info("coordinator_died", node_id=row.node_id, reason=verdict)
             self._view.observer.put(replace(row, dead=True), self._now_ms())
             self._view.refresh()
+
+
+def _superseded(response: metadata_pb2.LeaseResponse) -> metadata_pb2.LeaseResponse:
+    response.superseded = True
+    response.message = "another process of this name took the lease"
+    return response
 
 
 async def probe(host: str, port: int, timeout_ms: int) -> str:

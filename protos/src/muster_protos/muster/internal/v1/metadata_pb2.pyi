@@ -591,6 +591,7 @@ class LeaseRequest(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     INTERNAL_HOST_FIELD_NUMBER: _builtins.int
     INTERNAL_PORT_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Name of the process, 1 to 255 bytes."""
     session: _builtins.str
@@ -625,6 +626,10 @@ class LeaseRequest(_message.Message):
     """Host at which other processes of the cluster make internal calls; empty: they make them at `host` and `port`."""
     internal_port: _builtins.int
     """TCP port there."""
+    run: _builtins.int
+    """`LeaseResponse.run` of its last renewal; 0: it has none yet. Who has one does not take the lease back from a later
+    process of its name.
+    """
     @_builtins.property
     def serving(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedShard]:
         """Shards that it serves now."""
@@ -654,10 +659,11 @@ class LeaseRequest(_message.Message):
         lease_ms: _builtins.int = ...,
         internal_host: _builtins.str = ...,
         internal_port: _builtins.int = ...,
+        run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "internal_host", b"internal_host", "internal_port", b"internal_port", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "internal_host", b"internal_host", "internal_port", b"internal_port", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "run", b"run", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
     _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015
@@ -702,6 +708,7 @@ class LeaseResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     SUPERSEDED_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the request."""
     renewed: _builtins.bool
@@ -710,6 +717,10 @@ class LeaseResponse(_message.Message):
     """Why not; empty if it was."""
     superseded: _builtins.bool
     """True: another run of the same name took the lease; this one must stop."""
+    run: _builtins.int
+    """With `renewed`: number of this process among those of its name, from 1; a later one supersedes. 0: the server is
+    older than this field.
+    """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """With `renewed`: names of the features that are enabled."""
@@ -722,10 +733,11 @@ class LeaseResponse(_message.Message):
         message: _builtins.str = ...,
         superseded: _builtins.bool = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "message", b"message", "number", b"number", "renewed", b"renewed", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "message", b"message", "number", b"number", "renewed", b"renewed", "run", b"run", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
