@@ -354,6 +354,16 @@ def test_the_garbage_collector_looks_at_no_committed_offset(how: str) -> None:
     assert {(type(offset), offset.offset) for _, offset in store} == {(CommittedOffset, 7)}
 
 
+def test_a_commit_does_not_make_all_offsets_young_again_for_the_garbage_collector() -> None:
+    """LIM-18: the two collections after each full one looked at all of them."""
+    cluster = VirtualShard()
+    cluster.ask(commit_from_outside(["t"], partitions=100))
+    gc.collect()
+    cluster.ask(commit_from_outside(["t"], partitions=1))
+    table = cluster.shard.groups["g"].offsets.table
+    assert not [young for age in (0, 1) for young in gc.get_objects(age) if young is table]
+
+
 def test_a_group_that_is_deleted_is_told_of_with_all_that_it_had() -> None:
     """LIM-55: who has it then gives it up some at a time."""
     cluster = VirtualShard()

@@ -19,7 +19,7 @@ import structlog
 
 log = structlog.get_logger()
 
-LONG_S = 0.02
+LONG_S = 0.005
 """After a full collection that took longer, what survived it is set aside."""
 
 SWEEP_CHECK_S = 60.0

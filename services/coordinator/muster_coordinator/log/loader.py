@@ -1,7 +1,7 @@
 """Reads a shard's log into a fresh core, page by page, without blocking the loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import grpc
 import structlog
@@ -59,6 +59,8 @@ class Loader:
         self._instances = instances
         self._config = config
         self._current = 0
+        self._line = asyncio.Lock()
+        """Who takes in a part of what was read: one load at a time, and one part in a turn of the loop."""
 
     def image(self, shard: int, quarantine: Quarantine = NOBODY) -> LogImage:
         """An image of nothing; of groups in quarantine it will only have the offsets."""
@@ -171,17 +173,31 @@ class Loader:
                     page = await read_within(call, self._limit_ms / 1000)
                     if not isinstance(page, metadata_pb2.ReadLogResponse):
                         return ""
-                    problem = _take(image, page)
+                    problem = await self._take(image, page)
                     if problem:
                         return problem
                     self._budget.took(image, len(page.snapshot_part) + sum(map(len, page.runs)))
-                    await asyncio.sleep(0)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
         except TimeoutError:
             return f"no page for {self._limit_ms} ms"
         finally:
             call.cancel()
+
+    async def _take(self, image: LogImage, page: metadata_pb2.ReadLogResponse) -> str:
+        """Takes a page part by part; returns why the read has to begin anew, empty if it has not.
+
+        Raises:
+            LogDamaged, LoadFailed, LogStopped: see `_parts`.
+        """
+        parts = _parts(image, page)
+        while True:
+            async with self._line:
+                try:
+                    next(parts)
+                except StopIteration as end:
+                    return str(end.value)
+                await asyncio.sleep(0)
 
 
 def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> metadata_pb2.ReadLogRequest:
@@ -202,11 +218,14 @@ def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> met
     return request
 
 
-def _take(image: LogImage, page: metadata_pb2.ReadLogResponse) -> str:
-    """Takes a page; returns why the read has to begin anew, empty if it has not.
+def _parts(image: LogImage, page: metadata_pb2.ReadLogResponse) -> Generator[None, None, str]:
+    """Takes a page, some at a time; returns why the read has to begin anew, empty if it has not.
+
+    Yields:
+        After each part.
 
     Raises:
-        LogDamaged, LoadFailed: see `LogImage.take`; or every node says that the log is damaged.
+        LogDamaged, LoadFailed: see `LogImage.take_in_parts`; or every node says that the log is damaged.
         LogStopped: somebody else claimed the shard, or there is no such log.
     """
     if page.outcome in (
@@ -227,8 +246,9 @@ def _take(image: LogImage, page: metadata_pb2.ReadLogResponse) -> str:
     try:
         if page.snapshot_part:
             image.take_part(page.snapshot_part)
+            yield
         for run in page.runs:
-            image.take(run)
+            yield from image.take_in_parts(run)
     except SnapshotUnusable as error:
         return _without(image, page, str(error))
     return ""

@@ -1,9 +1,11 @@
 """What was read of a log so far: the state that a snapshot and the records after it make."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from google.protobuf.message import DecodeError
 from muster_core.config import GroupConfig
+from muster_core.log.chain import HASH_BYTES, NONCE_BYTES
 from muster_core.log.record_run import RecordRun
 from muster_core.log.replay import ChainReader, LogDamaged, Marker
 from muster_core.log.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
@@ -27,6 +29,10 @@ class LoadFailed(Exception):
     def __init__(self, text: str, failure: Failure | None = None) -> None:
         super().__init__(text)
         self.failure = failure
+
+
+PART_BYTES = 256 << 10
+"""Records that are taken at a stretch: at most ten thousand offsets or so, for some ten milliseconds."""
 
 
 class LogImage:
@@ -89,19 +95,44 @@ class LogImage:
         self._restoring.take(part)
 
     def take(self, run: bytes) -> None:
-        """Checks the entries of a serialised `EntryRun` and replays their records.
+        """Takes all parts of a run at a stretch; see `take_in_parts`."""
+        for _ in self.take_in_parts(run):
+            pass
+
+    def take_in_parts(self, run: bytes) -> Iterator[None]:
+        """Checks the entries of a serialised `EntryRun` and replays their records, some at a time.
+
+        A page of the log may hold two hundred thousand offsets: at a stretch they would hold the loop for a
+        quarter of a second.
+
+        Yields:
+            After each part.
 
         Raises:
             SnapshotUnusable: they come before the snapshot is complete.
-            LogDamaged: they do not follow what was read before; nothing of them was taken.
+            LogDamaged: those of a part do not follow what was read before; nothing of that part was taken.
             LoadFailed: this version must not serve them.
         """
         if self._restoring is not None:
             self._begin_after(self._restoring)
         columns = metadata_pb2.EntryRun.FromString(run)
-        first = Position(columns.epoch, columns.first_offset)
-        records = _decoded(first, columns.records[:])
-        self.chain.read_run(records, columns.nonces, columns.hashes)
+        first, datas = Position(columns.epoch, columns.first_offset), columns.records[:]
+        nonces, hashes = columns.nonces, columns.hashes
+        ends = _ends_of_parts(datas)
+        begin = 0
+        for end in ends:
+            rest = end == ends[-1]  # what is too much in the columns is the last part's, which refuses it
+            self._take_records(
+                _decoded(first.after(begin), datas[begin:end]),
+                nonces[NONCE_BYTES * begin : None if rest else NONCE_BYTES * end],
+                hashes[HASH_BYTES * begin : None if rest else HASH_BYTES * end],
+            )
+            begin = end
+            yield
+
+    def _take_records(self, records: RecordRun, nonces: bytes, hashes: bytes) -> None:
+        self.chain.read_run(records, nonces, hashes)
+        first = records.first
         try:
             self.core.replay_run(records)
         except MemoryError:
@@ -122,6 +153,18 @@ class LogImage:
         self._restoring = None
         self.base, self._digest = restored.covered, restored.digest
         self.chain = ChainReader(self.base.upto, self.base.hash)
+
+
+def _ends_of_parts(datas: Sequence[bytes]) -> list[int]:
+    """Where the parts end: each has less than `PART_BYTES` before its last record."""
+    ends, begun_bytes = [], 0
+    for end, read_bytes in enumerate(accumulate(map(len, datas)), 1):
+        if read_bytes - begun_bytes >= PART_BYTES:
+            ends.append(end)
+            begun_bytes = read_bytes
+    if not ends or ends[-1] < len(datas):
+        ends.append(len(datas))
+    return ends
 
 
 def _decoded(first: Position, datas: Sequence[bytes]) -> RecordRun:
