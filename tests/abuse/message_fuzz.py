@@ -38,6 +38,7 @@ DISCOVERY_CALLS = (
 GROUP_CALLS = (
     *("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete"),
     *("DescribeGroups", "ListGroups", "DeleteGroups", "GroupHistory", "AlterGroupSettings"),
+    "ConvertGroup",
 )
 FRAMES = {
     "join_group": "JoinGroup",

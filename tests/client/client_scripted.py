@@ -20,6 +20,7 @@ from muster_protos.muster.v1 import (
     coordinator_pb2_grpc,
     discovery_pb2,
     discovery_pb2_grpc,
+    group_conversion_pb2,
     group_settings_pb2,
     incremental_pb2,
 )
@@ -142,6 +143,12 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
     async def AlterGroupSettings(self, request: Any, context: Any) -> Any:
         done = group_settings_pb2.AlterGroupSettingsResponse(settings=request.set)
         return await self.answer("AlterGroupSettings", request, context, lambda _: done)
+
+    async def ConvertGroup(self, request: Any, context: Any) -> Any:
+        done = group_conversion_pb2.ConvertGroupResponse(
+            was=group_conversion_pb2.GROUP_KIND_INCREMENTAL, generation=7
+        )
+        return await self.answer("ConvertGroup", request, context, lambda _: done)
 
     async def ConsumerGroupHeartbeat(self, request: Any, context: Any) -> Any:
         old = common_pb2.ERROR_CODE_UNSUPPORTED_VERSION

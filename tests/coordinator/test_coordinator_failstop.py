@@ -36,6 +36,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.group_settings import SettingsChanges
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
+from muster_core.protocol.incremental.kind_changes import KindChanges
 from muster_core.protocol.leaves import Leaves
 from muster_core.protocol.offset_commits import OffsetCommits
 from muster_core.protocol.offsets import Offsets
@@ -50,7 +51,8 @@ from muster_core.state.offset_store import OffsetStore
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.internal.v1 import fault_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_conversion_pb2, incremental_pb2
+from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
 from muster_runtime import clock
 
@@ -274,6 +276,10 @@ class Scene:
         request = AlterGroupSettingsRequest(group_id=BAD, set=GroupSettings(hold=True))
         return int((await self._ask("AlterGroupSettings", request)).error_code)
 
+    async def convert(self) -> int:
+        request = ConvertGroupRequest(group_id=BAD, kind=group_conversion_pb2.GROUP_KIND_INCREMENTAL)
+        return int((await self._ask("ConvertGroup", request)).error_code)
+
     async def _ask(self, name: str, request: Any) -> Any:
         return await getattr(self.caller.stub, name)(request, timeout=60)
 
@@ -374,6 +380,7 @@ CASES = {
     "alter settings": Case(
         SettingsChanges, "alter", of_request, Scene.alter_settings, "AlterGroupSettingsRequest"
     ),
+    "convert": Case(KindChanges, "convert", of_request, Scene.convert, "ConvertGroupRequest"),
     "history": Case(Queries, "history", of_request, Scene.history, "GroupHistoryRequest"),
     "cancel": Case(Group, "unpark_join", of_group, Scene.cancel, "Cancelled"),
     "append done": Case(

@@ -14,7 +14,13 @@ from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.log.incremental_items import items_of
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+    session_pb2,
+)
 
 WAIT_MS = 5_000
 CONFIG = GroupConfig(convert="auto", convert_after_ms=WAIT_MS, initial_rebalance_delay_ms=0)
@@ -224,6 +230,8 @@ def test_classic_calls_are_told_and_change_nothing() -> None:
     assert len(cluster.log) == before
     newcomer = Changing(cluster, "c").enter()
     assert newcomer.joined().error_code == error_code.GROUP_CONVERTED
+    never = group_settings_pb2.GroupSettings(convert="never")
+    cluster.ask(group_settings_pb2.AlterGroupSettingsRequest(group_id="g", set=never))
     old = VirtualMember(cluster, "old").join()
     assert old.joined().error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
     stranger = coordinator_pb2.HeartbeatRequest(group_id="g", member_id="x", generation=1)

@@ -22,7 +22,13 @@ from muster_protos.limits import (
     REASON_MAX_CHARACTERS,
     is_name,
 )
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_conversion_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+)
 from muster_runtime.ids import HAS_UNFIT, has_unfit, id_problem
 from muster_runtime.rpc.refusals import Violation
 
@@ -317,6 +323,16 @@ def _alter_settings(request: group_settings_pb2.AlterGroupSettingsRequest, repor
         report("set", "must set something, or unset must name something")
 
 
+def _convert(request: group_conversion_pb2.ConvertGroupRequest, report: Report) -> None:
+    _text(report, "group_id", request.group_id)
+    if request.kind not in (
+        group_conversion_pb2.GROUP_KIND_CLASSIC,
+        group_conversion_pb2.GROUP_KIND_INCREMENTAL,
+    ):
+        report("kind", "must be GROUP_KIND_CLASSIC or GROUP_KIND_INCREMENTAL")
+    _reason(report, "reason", request.reason)
+
+
 def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatRequest, report: Report) -> None:
     _identity(report, request)
     for field in ("rack_id", "client_id", "server_assignor"):
@@ -349,6 +365,7 @@ _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     coordinator_pb2.GroupHistoryRequest: _history,
     coordinator_pb2.ReleaseGroupRequest: _release,
     group_settings_pb2.AlterGroupSettingsRequest: _alter_settings,
+    group_conversion_pb2.ConvertGroupRequest: _convert,
     incremental_pb2.ConsumerGroupHeartbeatRequest: _incremental_heartbeat,
     incremental_pb2.ConsumerGroupDescribeRequest: _describe,
 }

@@ -12,6 +12,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import (
     common_pb2,
     coordinator_pb2,
+    group_conversion_pb2,
     group_settings_pb2,
     incremental_pb2,
     session_pb2,
@@ -36,6 +37,7 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.GroupHistoryRequest
     | coordinator_pb2.ReleaseGroupRequest
     | group_settings_pb2.AlterGroupSettingsRequest
+    | group_conversion_pb2.ConvertGroupRequest
     | incremental_pb2.ConsumerGroupHeartbeatRequest
     | incremental_pb2.ConsumerGroupDescribeRequest
 )
@@ -55,6 +57,7 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.GroupHistoryResponse
     | coordinator_pb2.ReleaseGroupResponse
     | group_settings_pb2.AlterGroupSettingsResponse
+    | group_conversion_pb2.ConvertGroupResponse
     | incremental_pb2.ConsumerGroupHeartbeatResponse
     | incremental_pb2.ConsumerGroupDescribeResponse
 )

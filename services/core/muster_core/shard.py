@@ -6,6 +6,7 @@ from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
+from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 
 from muster_core import error_code
@@ -48,7 +49,9 @@ from muster_core.protocol.incremental.conversions import Conversions
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
+from muster_core.protocol.incremental.kind_changes import KindChanges
 from muster_core.protocol.incremental.removals import Removals
+from muster_core.protocol.incremental.reversions import Reversions
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.joins import Joins
@@ -92,25 +95,28 @@ class Shard:
         self._context = context = ShardContext(config)
         self._context.quarantine = quarantine
         self._context.application.frozen = quarantine.groups
-        self._rebalancer = Rebalancer(self._context)
-        self._joins = Joins(self._context, self._rebalancer)
-        self._deletions = TopicDeletions(self._context)
-        self._removed_partitions = RemovedPartitions(self._context)
-        self._syncs = Syncs(self._context, self._rebalancer, self._deletions)
-        self._targets = Targets(self._context)
-        self._deadlines = Deadlines(self._context, self._targets)
+        self._rebalancer = Rebalancer(context)
+        self._deletions = TopicDeletions(context)
+        self._removed_partitions = RemovedPartitions(context)
+        self._syncs = Syncs(context, self._rebalancer, self._deletions)
+        self._targets = Targets(context)
+        self._deadlines = Deadlines(context, self._targets)
         self._leaves = Leaves(context, self._rebalancer, Removals(context, self._deadlines, self._targets))
-        self._stream_members = StreamMembers(self._context, self._deadlines)
-        self._conversions = Conversions(self._context, self._rebalancer, self._deadlines, self._targets)
-        self._incremental = IncrementalHeartbeats(
-            self._context, self._deletions, self._deadlines, self._stream_members, self._targets
+        self._stream_members = StreamMembers(context, self._deadlines)
+        self._conversions = Conversions(context, self._rebalancer, self._deadlines, self._targets)
+        reversions = Reversions(
+            context, self._rebalancer, self._deadlines, self._stream_members, self._targets
         )
-        self._descriptions = Descriptions(self._context, self._deadlines)
-        self._commits = OffsetCommits(self._context, self._rebalancer, self._deletions)
-        self._offsets = Offsets(self._context, self._commits)
-        self._streams = Streams(self._context, self._rebalancer)
-        self._queries = Queries(self._context, self._offsets, self._commits, self._descriptions)
-        self._retention = Retention(number, self._context, self._offsets)
+        self._joins = Joins(context, self._rebalancer, reversions)
+        self._incremental = IncrementalHeartbeats(
+            context, self._deletions, self._deadlines, self._stream_members, self._targets, reversions
+        )
+        self._descriptions = Descriptions(context, self._deadlines)
+        self._commits = OffsetCommits(context, self._rebalancer, self._deletions)
+        self._offsets = Offsets(context, self._commits)
+        self._streams = Streams(context, self._rebalancer)
+        self._queries = Queries(context, self._offsets, self._commits, self._descriptions)
+        self._retention = Retention(number, context, self._offsets)
         self._suspended = False
         self._unloaded = False
         self._event: Event | None = None
@@ -145,7 +151,8 @@ class Shard:
             coordinator_pb2.ListGroupsRequest: self._queries.list,
             coordinator_pb2.DeleteGroupsRequest: self._queries.delete,
             coordinator_pb2.GroupHistoryRequest: self._queries.history,
-            AlterGroupSettingsRequest: SettingsChanges(self._context, self._conversions, self._targets).alter,
+            AlterGroupSettingsRequest: SettingsChanges(context, self._conversions, self._targets).alter,
+            ConvertGroupRequest: KindChanges(context, self._conversions, reversions).convert,
             incremental_pb2.ConsumerGroupHeartbeatRequest: self._incremental.handle,
             incremental_pb2.ConsumerGroupDescribeRequest: self._descriptions.describe,
         }
@@ -427,16 +434,12 @@ class Shard:
             self._deadlines.begin_anew(group)
             for timer in group.pending_members.values():
                 self._context.purgatory.wheel.arm(
-                    timer, self._context.now.boot_ms + self._longest_session_ms(group)
+                    timer, self._context.now.boot_ms + self._rebalancer.longest_session_ms(group)
                 )
             for member in group.members.values():
                 self._rebalancer.touch(group, member)
                 member.confirmed = False
             self._rebalancer.restart_waits(group)
-
-    def _longest_session_ms(self, group: Group) -> int:
-        default_ms = self._context.config.min_session_timeout_ms
-        return max((member.session_timeout_ms for member in group.members.values()), default=default_ms)
 
     def _unload(self, event: Unload) -> None:
         self._unloaded = True
@@ -490,11 +493,7 @@ class Shard:
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)
-                self._context.in_line(group, partial(self._rebalance_for_topics, group, cause))
+                self._context.in_line(group, partial(self._rebalancer.prepare_anew, group, cause))
         self._deletions.carry_out(event)
         self._removed_partitions.carry_out()
         self._incremental.tend()
-
-    def _rebalance_for_topics(self, group: Group, cause: common_pb2.RebalanceCause) -> None:
-        if group.members:  # they may have left while this waited in line
-            self._rebalancer.prepare(group, cause)

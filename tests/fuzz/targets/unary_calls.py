@@ -21,7 +21,7 @@ CALLS = 60
 _OF_GROUPS = (
     *("JoinGroup", "SyncGroup", "JoinGroup", "SyncGroup", "OffsetCommit", "Heartbeat", "LeaveGroup"),
     *("OffsetFetch", "OffsetDelete", "DescribeGroups", "ListGroups", "DeleteGroups", "GroupHistory"),
-    *("ReleaseGroup", "AlterGroupSettings"),
+    *("ReleaseGroup", "AlterGroupSettings", "ConvertGroup"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
 )
 _OF_TOPICS = (

@@ -73,6 +73,7 @@ class NumberedMember:
         seq: number of its join.
         session_ms: session time-out that it asks for when it joins; 0: none.
         grace_ms: disconnect grace, likewise.
+        can_be_classic: whether it says so when it joins.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class NumberedMember:
         self.version = NOWHERE
         self.owned: dict[TopicPartition, Position] = {}
         self.session_ms = self.grace_ms = 0
+        self.can_be_classic = False
 
     def request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
         """A request with what it must have; version and list are the caller's."""
@@ -110,6 +112,7 @@ class NumberedMember:
         request.owned.SetInParent()
         request.replaces.CopyFrom(replaces.to_proto())
         request.session_timeout_ms, request.disconnect_grace_ms = self.session_ms, self.grace_ms
+        request.can_be_classic = self.can_be_classic
         return self.hear(self.ask(request))
 
     def beat(self, owned: Iterable[TopicPartition] | None = None) -> ConsumerGroupHeartbeatResponse:

@@ -16,6 +16,7 @@ from muster_protos.muster.v1 import (
     common_pb2,
     coordinator_pb2,
     coordinator_pb2_grpc,
+    group_conversion_pb2,
     group_settings_pb2,
     incremental_pb2,
 )
@@ -41,6 +42,7 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.GroupHistoryRequest
     | coordinator_pb2.ReleaseGroupRequest
     | group_settings_pb2.AlterGroupSettingsRequest
+    | group_conversion_pb2.ConvertGroupRequest
     | incremental_pb2.ConsumerGroupHeartbeatRequest
     | incremental_pb2.ConsumerGroupDescribeRequest
 )
@@ -58,6 +60,7 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.GroupHistoryResponse
     | coordinator_pb2.ReleaseGroupResponse
     | group_settings_pb2.AlterGroupSettingsResponse
+    | group_conversion_pb2.ConvertGroupResponse
     | incremental_pb2.ConsumerGroupHeartbeatResponse
     | incremental_pb2.ConsumerGroupDescribeResponse
 )
@@ -206,6 +209,7 @@ _METHODS = {
     coordinator_pb2.GroupHistoryRequest: "GroupHistory",
     coordinator_pb2.ReleaseGroupRequest: "ReleaseGroup",
     group_settings_pb2.AlterGroupSettingsRequest: "AlterGroupSettings",
+    group_conversion_pb2.ConvertGroupRequest: "ConvertGroup",
     incremental_pb2.ConsumerGroupHeartbeatRequest: "ConsumerGroupHeartbeat",
     incremental_pb2.ConsumerGroupDescribeRequest: "ConsumerGroupDescribe",
 }

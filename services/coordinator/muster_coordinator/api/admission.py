@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas
@@ -16,6 +17,7 @@ _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that 
     coordinator_pb2.OffsetDeleteRequest,
     coordinator_pb2.GroupHistoryRequest,
     AlterGroupSettingsRequest,
+    ConvertGroupRequest,
 )
 
 

@@ -20,6 +20,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
@@ -45,6 +46,7 @@ _OF_CONSEQUENCE = frozenset(
         LeaveGroupRequest,
         coordinator_pb2.ReleaseGroupRequest,
         AlterGroupSettingsRequest,
+        ConvertGroupRequest,
     )
 )
 """Calls that end, take or change what others have: an operator answers for them. A member's leave is none."""

@@ -70,6 +70,7 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
     ConsumerGroupHeartbeat = _answer
     ConsumerGroupDescribe = _answer
     AlterGroupSettings = _answer
+    ConvertGroup = _answer
 
 
 class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):

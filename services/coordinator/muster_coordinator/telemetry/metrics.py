@@ -2,7 +2,13 @@
 
 from muster_core.protocol.room import Limit
 from muster_protos.muster.internal.v1 import metadata_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_conversion_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+)
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import LONG_SECONDS, SHORT_SECONDS
 
@@ -24,6 +30,7 @@ CALL_NAMES = {
     coordinator_pb2.GroupHistoryResponse: "GroupHistory",
     coordinator_pb2.ReleaseGroupResponse: "ReleaseGroup",
     group_settings_pb2.AlterGroupSettingsResponse: "AlterGroupSettings",
+    group_conversion_pb2.ConvertGroupResponse: "ConvertGroup",
     incremental_pb2.ConsumerGroupHeartbeatResponse: "ConsumerGroupHeartbeat",
     incremental_pb2.ConsumerGroupDescribeResponse: "ConsumerGroupDescribe",
 }

@@ -80,6 +80,17 @@ def converted(at_ms: int) -> Cause:
     )
 
 
+def converted_by_operator(at_ms: int, reason: str) -> Cause:
+    """The cause "an operator made the group an incremental one while its members worked"."""
+    sentence = "An operator made the group an incremental one; its members keep what they have"
+    return Cause(
+        kind=CONVERTED,
+        sentence=f"{sentence}: {reason.rstrip(' .')}." if reason else f"{sentence}.",
+        reason=reason,
+        at_ms=at_ms,
+    )
+
+
 def settings_changed(names: Sequence[str], at_ms: int) -> Cause:
     """The cause "an operator changed settings of the group that the assignment depends on"."""
     return Cause(

@@ -16,6 +16,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import named_in
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
+from muster_core.log.reversion import check_reversion, revert
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.claims import Claims
@@ -54,6 +55,7 @@ class Application:
             part; None: nobody follows, in a replay.
         on_converted: called with a classic group just before a record makes it incremental, so that what its
             members wait for ends; None: nobody follows, in a replay.
+        on_reverted: the same with an incremental group that a record makes classic.
         counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
         on_ended: called with each group that a record has removed; None: nobody follows, in a replay.
@@ -67,6 +69,7 @@ class Application:
         self.counts_in: Holdings | None = None
         self.on_incremental: Callable[[Group, str, Any], None] | None = None
         self.on_converted: Callable[[Group], None] | None = None
+        self.on_reverted: Callable[[Group], None] | None = None
         self.on_ended: Callable[[Group], None] | None = None
         self._on_gone = on_gone
         self.skipped = 0
@@ -82,6 +85,7 @@ class Application:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_converted": self._group_converted,
+            "group_reverted": self._group_reverted,
             "group_settings_altered": self._group_settings_altered,
             "group_tombstone": self._group_tombstone,
             "offset_committed": self._offset_committed,
@@ -176,7 +180,7 @@ class Application:
             group.recompute_subscribed_topics()
             group.become(GroupState.COMPLETING_REBALANCE, wall_ms)
         else:
-            group.owners = {}
+            group.owners, group.reverted = {}, False
             group.renewed_topics = frozenset()
             group.subscribed_topics = frozenset()
             group.become(GroupState.EMPTY, wall_ms)
@@ -223,7 +227,7 @@ class Application:
             claims = Claims(group.members.values())
             unmet = claims.unmet_topics({entry.member_id: entry.assignment for entry in record.members})
             group.renewed_topics &= unmet
-        group.assigned_generation = record.generation
+        group.assigned_generation, group.reverted = record.generation, False
         group.become(GroupState.STABLE, wall_ms)
         group.weigh()
 
@@ -327,7 +331,7 @@ class Application:
         for member_id in tuple(group.members):
             group.remove(member_id)
         group.become(GroupState.EMPTY, wall_ms)
-        group.incremental, group.owners, group.unfinished = made, {}, None
+        group.incremental, group.owners, group.unfinished, group.reverted = made, {}, None, False
         group.renewed_topics, group.subscribed_topics = frozenset(), frozenset()
         group.protocol_name, group.leader, group.new_member_added = "", "", False
         cause = group.cause = common_pb2.RebalanceCause()
@@ -338,6 +342,13 @@ class Application:
             GenerationEntry(record.generation, cause, wall_ms, "", name, present, position, wall_ms)
         )
         group.weigh()
+
+    def _group_reverted(self, position: Position, wall_ms: int, record: records_pb2.GroupReverted) -> None:
+        group = self._groups[record.group_id]
+        check_reversion(group, record)
+        if self.on_reverted is not None:
+            self.on_reverted(group)
+        revert(group, record, position, wall_ms)
 
     def _member_left(self, _: Position, __: int, record: records_pb2.MemberLeft) -> None:
         group = self._groups[record.group_id]

@@ -175,6 +175,7 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
             topics=sorted(group.subscribed_topics or ()),
             renewed_topics=sorted(group.renewed_topics),
             settings=group.settings if is_any_set(group.settings) else None,
+            reverted=group.reverted,
         )
     )
     for member in group.members.values():
@@ -374,6 +375,7 @@ class SnapshotReader:
         group.unfinished = kept.unfinished if head.HasField("unfinished") else None
         group.subscribed_topics = frozenset(head.topics) if head.topics_known else None
         group.renewed_topics = frozenset(head.renewed_topics)
+        group.reverted = head.reverted
         if head.HasField("settings"):
             group.settings = group_settings_pb2.GroupSettings()
             group.settings.CopyFrom(head.settings)

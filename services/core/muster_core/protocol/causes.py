@@ -18,6 +18,7 @@ METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
 TOPIC_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_TOPIC_CHANGED
 STATIC_REPLACED = common_pb2.REBALANCE_CAUSE_KIND_STATIC_REPLACED
 ADMIN = common_pb2.REBALANCE_CAUSE_KIND_ADMIN
+CONVERTED = common_pb2.REBALANCE_CAUSE_KIND_CONVERTED
 OVER_CAPACITY = common_pb2.REBALANCE_CAUSE_KIND_OVER_CAPACITY
 
 _SENTENCES: dict[Kind, str] = {
@@ -64,6 +65,32 @@ def by_member(
         sentence=sentence,
         at_ms=at_ms,
         silence_ms=_silence_ms(kind, member),
+    )
+
+
+def reverted(at_ms: int, joiner: Member | None, reason: str = "") -> common_pb2.RebalanceCause:
+    """The cause "an incremental group is a classic one again".
+
+    Args:
+        at_ms: when, wall clock.
+        joiner: the classic client because of which, which has no member id yet; None: an operator said so.
+        reason: in its words, or the operator's.
+    """
+    who = "an operator wanted it"
+    if joiner is not None:
+        who = f"client {joiner.client_id!r}"
+        who += f" (instance {joiner.group_instance_id})" if joiner.group_instance_id else ""
+        who += f" at {joiner.host}" if joiner.host else ""
+        who += " can only be in such a one"
+    sentence = f"The group became a classic one again, because {who}"
+    return common_pb2.RebalanceCause(
+        kind=CONVERTED,
+        group_instance_id=joiner.group_instance_id if joiner is not None else "",
+        client_id=joiner.client_id if joiner is not None else "",
+        host=joiner.host if joiner is not None else "",
+        reason=reason,
+        sentence=f"{sentence}: {reason.rstrip(' .')}." if reason else f"{sentence}.",
+        at_ms=at_ms,
     )
 
 

@@ -337,10 +337,11 @@ class ShardContext:
     def call_in_line(self, group: Group, call: Request) -> bool:
         """Puts a call in line if a group record is in flight; returns whether it had to."""
         if group.in_flight:
-            group.line.append(Step(partial(self._replay_call, call.call_id), call_id=call.call_id))
+            group.line.append(Step(partial(self.route, call.call_id), call_id=call.call_id))
         return group.in_flight
 
-    def _replay_call(self, call_id: int) -> None:
+    def route(self, call_id: int) -> None:
+        """Plays a call again that is still open."""
         call = self.calls.get(call_id)
         if call is not None:
             self._route(call)

@@ -14,11 +14,12 @@ from muster_core.features import Feature
 from muster_core.protocol import causes
 from muster_core.protocol.bindings import identity_of_join
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.reversions import Reversions
 from muster_core.protocol.join_call import JoinCall
 from muster_core.protocol.plan_bounds import PlanBounds
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.record_bounds import cut_to_bytes
-from muster_core.state.group import Group, join_of
+from muster_core.state.group import CONSUMER, Group, join_of
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import COPIES, MEMBER_BYTES
 from muster_core.state.member import Member, elected_protocol
@@ -47,11 +48,13 @@ class Joins:
     Args:
         context: the shard.
         rebalancer: starts and ends join phases.
+        reversions: make an incremental group classic.
     """
 
-    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, reversions: Reversions) -> None:
         self._context = context
         self._rebalancer = rebalancer
+        self._reversions = reversions
         self._plans = PlanBounds(context)
         # Rows "join, known id" of the table event × state (conformance, section 3.2), each with unchanged and
         # with new metadata. A group in Empty has no members, so its callers were answered UNKNOWN_MEMBER_ID
@@ -115,6 +118,8 @@ class Joins:
             self._refuse_full(group, call, member_id)
         elif join.process_id and group.incremental is not None and group.incremental.members:
             self._context.refuse(call.call_id, error_code.GROUP_CONVERTED)
+        elif group.incremental is not None and group.incremental.members:
+            self._make_classic(group, join)
         elif not group.accepts_protocols(join.protocol_type, join.terms.protocols):
             self._refuse_protocols(call, group)
         elif (excess := self._excess(group, known, join)) is not None:
@@ -125,6 +130,25 @@ class Joins:
             self._join_static(group, join)
         else:
             self._give_id(group, join)
+
+    def _make_classic(self, group: Group, join: JoinCall) -> None:
+        """A classic client comes to an incremental group: it is classic again, or the client is refused."""
+        call, request = join.call, join.request
+        fault = self._reversions.fault_of_join(group)
+        if join.protocol_type != CONSUMER or not join.terms.protocols:
+            fault = f"classic members of it have protocol type {CONSUMER!r} and protocols"
+        if fault:
+            text = f"the group is an incremental one with members: {fault}"
+            self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
+        elif request.member_id:
+            self._refuse_id(call)
+        elif (excess := self._excess(group, None, join)) is not None:
+            self._refuse(call, *excess)
+        else:
+            who = Member("", join.group_instance_id)
+            who.client_id, who.host = request.client_id, call.host
+            cause = causes.reverted(self._context.now.wall_ms, who, request.reason)
+            self._reversions.revert(group, cause, partial(self._context.route, call.call_id), call)
 
     # --- the limit (KIP-389)
 

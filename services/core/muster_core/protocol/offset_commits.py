@@ -12,7 +12,13 @@ from muster_core.events import Request
 from muster_core.features import Feature
 from muster_core.protocol.commit_bounds import CommitBounds
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.incremental.commits import fault_of_commit, is_classic, judge_of, names_tokens
+from muster_core.protocol.incremental.commits import (
+    fault_of_commit,
+    is_classic,
+    judge_of,
+    judge_of_reverted,
+    names_tokens,
+)
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import (
@@ -111,8 +117,8 @@ class OffsetCommits:
         if fault is not None:
             self._refuse_known(call, request, fault)
             return
-        incremental = group.incremental
-        member = None if incremental is None else incremental.members.get(request.member_id)
+        known = group.members if group.incremental is None else group.incremental.members
+        member = known.get(request.member_id)
         if member is None:
             self._store(call, request, None)
             return
@@ -187,8 +193,8 @@ class OffsetCommits:
                 return error_code.ILLEGAL_GENERATION  # in its first join phase: it is in no generation yet
         elif group.state is not GroupState.EMPTY:
             return error_code.UNKNOWN_MEMBER_ID
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            return error_code.REBALANCE_IN_PROGRESS
+        if group.state is GroupState.COMPLETING_REBALANCE or group.reverted:
+            return error_code.REBALANCE_IN_PROGRESS  # where it was incremental, tokens say what counts
         return None
 
     def _store(
@@ -262,7 +268,9 @@ class OffsetCommits:
         renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
         stored = None if commit is None else commit.offsets
         judge = None
-        if group is not None and group.incremental is not None:
+        if group is not None and group.reverted and names_tokens(request):
+            judge = judge_of_reverted(group, request.member_id)
+        elif group is not None and group.incremental is not None:
             by_token = names_tokens(request)
             deleted = frozenset[str]().union(*self._context.deletions)
             classic = is_classic(group.incremental, request)

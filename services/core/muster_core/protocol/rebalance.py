@@ -59,6 +59,11 @@ class Rebalancer:
         self._context.purgatory.wheel.arm(timer, deadline_ms)
         return deadline_ms
 
+    def longest_session_ms(self, group: Group) -> int:
+        """How long any member may be silent; without members as short as may be."""
+        default_ms = self._context.config.min_session_timeout_ms
+        return max((member.session_timeout_ms for member in group.members.values()), default=default_ms)
+
     def session_ended(self, group: Group, member: Member, session: Timer) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
         self._context.in_line(group, partial(self._expire, group, member, session), deadline=True)
@@ -99,6 +104,11 @@ class Rebalancer:
         else:
             operation = DelayedJoin(self, group, group.rebalance_timeout_ms)
         self.watch_join(operation)
+
+    def prepare_anew(self, group: Group, cause: Cause) -> None:
+        """Starts a join phase, unless the members have left while this waited in line."""
+        if group.members:
+            self.prepare(group, cause)
 
     def _announce(self, group: Group, member: Member, cause: Cause) -> None:
         """Pushes to a member on a stream what the others learn from their next heartbeat."""
@@ -150,7 +160,9 @@ class Rebalancer:
             self.watch_join(DelayedJoin(self, group, extended_ms - now_ms))
             return
         staying = [
-            member for member in group.members.values() if member.join_call is not None or member.is_static
+            member
+            for member in group.members.values()
+            if member.join_call is not None or (member.is_static and not member.is_unheard)
         ]
         joined = [member for member in staying if member.join_call is not None]
         if staying and not joined:

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_conversion_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+)
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
@@ -22,6 +28,7 @@ _TEXTS: dict[ErrorCode, str] = {
     error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
     error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
     error_code.GROUP_CONVERTED: "the group is incremental now; go on with ConsumerGroupHeartbeat",
+    error_code.GROUP_CLASSIC: "the group is classic now; go on with JoinGroup",
 }
 """Messages for people, of refusals without one of their own."""
 
@@ -187,6 +194,15 @@ def _alter_settings(
     return response
 
 
+def _convert(
+    _: group_conversion_pb2.ConvertGroupRequest, code: ErrorCode, common: _Common
+) -> group_conversion_pb2.ConvertGroupResponse:
+    response: group_conversion_pb2.ConvertGroupResponse = common.on(
+        group_conversion_pb2.ConvertGroupResponse(error_code=code)
+    )
+    return response
+
+
 def _incremental_heartbeat(
     _: incremental_pb2.ConsumerGroupHeartbeatRequest, code: ErrorCode, common: _Common
 ) -> incremental_pb2.ConsumerGroupHeartbeatResponse:
@@ -219,6 +235,7 @@ _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupRes
     coordinator_pb2.GroupHistoryRequest: _history,
     coordinator_pb2.ReleaseGroupRequest: _release,
     group_settings_pb2.AlterGroupSettingsRequest: _alter_settings,
+    group_conversion_pb2.ConvertGroupRequest: _convert,
     incremental_pb2.ConsumerGroupHeartbeatRequest: _incremental_heartbeat,
     incremental_pb2.ConsumerGroupDescribeRequest: _incremental_describe,
 }

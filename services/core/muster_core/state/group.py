@@ -93,6 +93,7 @@ class Group:
         ends: where the work of its partitions ends, as far as members reported it.
         history: the last generations.
         incremental: what it is as an incremental group, whose epoch is the generation; None: it is classic.
+        reverted: whether it is classic again, and has no assignment since (docs/safety.md, INC-151).
         settings: what is set for it, whatever kind it is of; replaced, never changed.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
@@ -124,6 +125,7 @@ class Group:
         self.ends = ReportedEnds()
         self.history = History(history_length)
         self.incremental: IncrementalGroup | None = None
+        self.reverted = False
         self.settings = NO_SETTINGS
         self.stored = True
         self.in_flight = False
@@ -458,15 +460,13 @@ class Group:
         Nobody may without a protocol, also where a join phase has lost all its members: there would be none
         to choose for its generation.
         """
-        if not protocol_type or not protocols:
-            return False
-        if self.incremental is not None and self.incremental.members:
+        is_incremental = self.incremental is not None and self.incremental.members
+        if not protocol_type or not protocols or is_incremental:
             return False
         if self.state is GroupState.EMPTY:
             return True
-        if protocol_type != self.protocol_type:
-            return False
-        return not self.members or not self._supporters.by_all.isdisjoint(protocols.names)
+        fits = not self._supporters or not self._supporters.by_all.isdisjoint(protocols.names)
+        return fits and protocol_type == self.protocol_type
 
     @property
     def common_protocols(self) -> frozenset[str]:

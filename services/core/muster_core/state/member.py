@@ -124,6 +124,11 @@ class Member:
         return self.group_instance_id != ""
 
     @property
+    def is_unheard(self) -> bool:
+        """Whether it has not joined since its group became classic again: what it supports is not known."""
+        return self.recorded and not self.terms.protocols
+
+    @property
     def is_waiting(self) -> bool:
         """Whether one of its calls is parked: then it is alive by definition."""
         return self.join_call is not None or self.sync_call is not None

@@ -59,11 +59,12 @@ NO_PROTOCOLS = Protocols()
 class Supporters:
     """Which protocols all members of a group support (conformance ST-16).
 
-    Counted are not members but kinds of members, which list the same names: so another one of a kind that is
-    there costs one step.
+    One that has not said yet which it supports does not count (docs/safety.md, INC-153). Counted are not
+    members but kinds of members, which list the same names: so another one of a kind that is there costs one
+    step.
 
     Attributes:
-        by_all: names that every member supports; empty without members.
+        by_all: names that every member supports; empty without members that said any.
     """
 
     __slots__ = ("_kinds", "_kinds_with", "by_all")
@@ -73,9 +74,15 @@ class Supporters:
         self._kinds: dict[tuple[str, ...], int] = {}
         self._kinds_with: Counter[str] = Counter()
 
+    def __bool__(self) -> bool:
+        """Whether any member said what it supports."""
+        return bool(self._kinds)
+
     def add(self, protocols: Protocols) -> None:
         """A member with these protocols is added."""
         names = protocols.names
+        if not names:
+            return
         members = self._kinds.get(names, 0)
         self._kinds[names] = members + 1
         if not members:
@@ -85,6 +92,8 @@ class Supporters:
     def remove(self, protocols: Protocols) -> None:
         """A member with these protocols is removed."""
         names = protocols.names
+        if not names:
+            return
         self._kinds[names] -= 1
         if not self._kinds[names]:
             del self._kinds[names]

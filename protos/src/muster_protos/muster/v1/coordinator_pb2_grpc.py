@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from muster_protos.muster.v1 import coordinator_pb2 as muster_dot_v1_dot_coordinator__pb2
+from muster_protos.muster.v1 import group_conversion_pb2 as muster_dot_v1_dot_group__conversion__pb2
 from muster_protos.muster.v1 import group_settings_pb2 as muster_dot_v1_dot_group__settings__pb2
 from muster_protos.muster.v1 import incremental_pb2 as muster_dot_v1_dot_incremental__pb2
 
@@ -112,6 +113,11 @@ class GroupCoordinatorServiceStub(object):
                 '/muster.v1.GroupCoordinatorService/AlterGroupSettings',
                 request_serializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsResponse.FromString,
+                _registered_method=True)
+        self.ConvertGroup = channel.unary_unary(
+                '/muster.v1.GroupCoordinatorService/ConvertGroup',
+                request_serializer=muster_dot_v1_dot_group__conversion__pb2.ConvertGroupRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_group__conversion__pb2.ConvertGroupResponse.FromString,
                 _registered_method=True)
 
 
@@ -225,6 +231,13 @@ class GroupCoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConvertGroup(self, request, context):
+        """Makes a group with members one of the other kind while they work, where that can be. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -302,6 +315,11 @@ def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
                     servicer.AlterGroupSettings,
                     request_deserializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsRequest.FromString,
                     response_serializer=muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsResponse.SerializeToString,
+            ),
+            'ConvertGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConvertGroup,
+                    request_deserializer=muster_dot_v1_dot_group__conversion__pb2.ConvertGroupRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_group__conversion__pb2.ConvertGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -711,6 +729,33 @@ class GroupCoordinatorService(object):
             '/muster.v1.GroupCoordinatorService/AlterGroupSettings',
             muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsRequest.SerializeToString,
             muster_dot_v1_dot_group__settings__pb2.AlterGroupSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConvertGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.GroupCoordinatorService/ConvertGroup',
+            muster_dot_v1_dot_group__conversion__pb2.ConvertGroupRequest.SerializeToString,
+            muster_dot_v1_dot_group__conversion__pb2.ConvertGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,7 @@ changes nothing.
 from collections import abc as _abc
 from grpc import aio as _aio
 from muster_protos.muster.v1 import coordinator_pb2 as _coordinator_pb2
+from muster_protos.muster.v1 import group_conversion_pb2 as _group_conversion_pb2
 from muster_protos.muster.v1 import group_settings_pb2 as _group_settings_pb2
 from muster_protos.muster.v1 import incremental_pb2 as _incremental_pb2
 import abc as _abc_1
@@ -73,6 +74,8 @@ class GroupCoordinatorServiceStub:
     """Describes incremental groups: epochs, members, what each has, gives back and should have."""
     AlterGroupSettings: _grpc.UnaryUnaryMultiCallable[_group_settings_pb2.AlterGroupSettingsRequest, _group_settings_pb2.AlterGroupSettingsResponse]
     """Changes the settings of a group. For operators; DescribeGroups shows them."""
+    ConvertGroup: _grpc.UnaryUnaryMultiCallable[_group_conversion_pb2.ConvertGroupRequest, _group_conversion_pb2.ConvertGroupResponse]
+    """Makes a group with members one of the other kind while they work, where that can be. For operators."""
 
 @_typing.type_check_only
 class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
@@ -111,6 +114,8 @@ class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
     """Describes incremental groups: epochs, members, what each has, gives back and should have."""
     AlterGroupSettings: _aio.UnaryUnaryMultiCallable[_group_settings_pb2.AlterGroupSettingsRequest, _group_settings_pb2.AlterGroupSettingsResponse]  # type: ignore[assignment]
     """Changes the settings of a group. For operators; DescribeGroups shows them."""
+    ConvertGroup: _aio.UnaryUnaryMultiCallable[_group_conversion_pb2.ConvertGroupRequest, _group_conversion_pb2.ConvertGroupResponse]  # type: ignore[assignment]
+    """Makes a group with members one of the other kind while they work, where that can be. For operators."""
 
 class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator that owns the group's shard (CoordinatorDiscoveryService finds it).
@@ -236,5 +241,13 @@ class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_group_settings_pb2.AlterGroupSettingsResponse, _abc.Awaitable[_group_settings_pb2.AlterGroupSettingsResponse]]:
         """Changes the settings of a group. For operators; DescribeGroups shows them."""
+
+    @_abc_1.abstractmethod
+    def ConvertGroup(
+        self,
+        request: _group_conversion_pb2.ConvertGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_group_conversion_pb2.ConvertGroupResponse, _abc.Awaitable[_group_conversion_pb2.ConvertGroupResponse]]:
+        """Makes a group with members one of the other kind while they work, where that can be. For operators."""
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer: GroupCoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

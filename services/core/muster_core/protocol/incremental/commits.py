@@ -44,6 +44,9 @@ def fault_of_commit(
         classic: whether it is that of a classic member, before or after the conversion.
     """
     if group.incremental is None:
+        member = group.members.get(member_id)
+        if member is not None and member.process_id:
+            return None if by_token and group.reverted else error_code.GROUP_CLASSIC
         return error_code.GROUP_ID_NOT_FOUND if epoch >= 0 else error_code.UNKNOWN_MEMBER_ID
     if by_token or classic:
         return None if member_id in group.incremental.members else error_code.UNKNOWN_MEMBER_ID
@@ -90,6 +93,23 @@ def judge_of(
         ):
             return error_code.UNKNOWN_TOPIC_OR_PARTITION  # its work is of the topic that was deleted
         return error_code.NONE
+
+    return judge
+
+
+def judge_of_reverted(group: Group, member_id: str) -> JudgeOfPartition:
+    """Looks at each partition of a commit by tokens in a group that is classic again (INC-154).
+
+    Args:
+        group: the group, without an assignment since.
+        member_id: who commits.
+    """
+
+    def judge(partition: TopicPartition, entry: OffsetCommitRequest.Partition) -> ErrorCode:
+        if not entry.HasField("token"):
+            return error_code.INVALID_REQUEST
+        is_owner = group.owners.get(partition) == (member_id, Position.from_proto(entry.token))
+        return error_code.NONE if is_owner else error_code.STALE_MEMBER_EPOCH
 
     return judge
 

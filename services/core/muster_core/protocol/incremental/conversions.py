@@ -1,13 +1,13 @@
 """A classic group becomes an incremental one while its members work (docs/safety.md, INC-70 to INC-77)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1 import session_pb2
 
 from muster_core import error_code
-from muster_core.events import Push
+from muster_core.events import Push, Request
 from muster_core.features import Feature
 from muster_core.incremental import causes
 from muster_core.incremental.conversion import SERVER_ASSIGNORS, converted
@@ -84,10 +84,8 @@ class Conversions:
     def _try(self, group: Group) -> None:
         if self._context.groups.get(group.group_id) is not group:
             return
-        if self._policy_fault(group) or self.fault_of(group):
+        if self._policy_fault(group) or self.fault_of(group) or self.convert(group, _nothing):
             self.follow(group)
-        else:
-            self._convert(group)
 
     def _policy_fault(self, group: Group) -> str:
         """Why a group is not converted by itself, though it might be; empty: it is."""
@@ -109,6 +107,8 @@ class Conversions:
         for member in group.members.values():
             if not _is_capable(member) or _told_by(group, member) is None:
                 return f"member {member.member_id} can only be in a classic group"
+        if group.reverted:
+            return "it has just become a classic one; its members have no assignment since"
         if group.renewed_topics:
             return "a topic was deleted that its members work on; the next assignment ends that"
         claims = Claims(group.members.values(), self._context.config.max_partitions)
@@ -118,11 +118,25 @@ class Conversions:
 
     # --- how
 
-    def _convert(self, group: Group) -> None:
-        """Stores the record. What nobody has is given out with it, by a target of the next epoch."""
+    def convert(
+        self, group: Group, then: Callable[[], None], call: Request | None = None, reason: str = ""
+    ) -> str:
+        """Stores the record. What nobody has is given out with it, by a target of the next epoch.
+
+        Args:
+            group: a group of which `fault_of` says nothing, and of which nothing is in flight.
+            then: what follows.
+            call: the operator's, which waits for it; None: nobody asked.
+            reason: the operator's.
+
+        Returns:
+            Why it cannot be stored, for people; empty: it is on its way.
+        """
         context = self._context
         topics = topics_of(context.catalog)
         record = self._record_of(group, topics)
+        if call is not None:
+            record.cause.CopyFrom(causes.converted_by_operator(context.now.wall_ms, reason))
         draft = _draft(group, record)
         decision = Decision(draft, group.group_id, context.record)
         if not record.topics_hash:
@@ -133,10 +147,13 @@ class Conversions:
         first.critical = True
         first.group_converted.CopyFrom(record)
         records = [first, *decision.records]
-        if not is_one_append(records) or context.too_much(draft.held_bytes, at_work=True):
-            self.follow(group)
-            return
-        context.append(records, partial(self._converted, group), holds=group)
+        if not is_one_append(records):
+            return "its members take more than the log takes at a time"
+        if full := context.too_much(draft.held_bytes, at_work=True):
+            return full
+        calls = [] if call is None else [call.call_id]
+        context.append(records, partial(self._converted, group, then), holds=group, calls=calls)
+        return ""
 
     def _record_of(self, group: Group, topics: Topics) -> incremental_pb2.GroupConverted:
         record = incremental_pb2.GroupConverted(
@@ -176,8 +193,9 @@ class Conversions:
                 context.effects.pushes.append(Push(member.stream_id, news))
                 context.detach(member)
 
-    def _converted(self, group: Group) -> None:
+    def _converted(self, group: Group, then: Callable[[], None]) -> None:
         self._deadlines.begin_anew(group)
+        then()
 
 
 def _draft(group: Group, record: incremental_pb2.GroupConverted) -> IncrementalGroup:
@@ -229,6 +247,10 @@ def _keeps_more(group: Group, claims: Claims, member_id: str) -> bool:
         (topic, number) for topic, numbers in claims.of(member_id).items() for number in numbers
     ]
     return any(group.owners.get(partition, ("",))[0] != member_id for partition in kept)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 class _Due(Timer):

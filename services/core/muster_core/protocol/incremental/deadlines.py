@@ -42,14 +42,14 @@ class Deadlines:
             promises: whether the member is told that it has a session, whatever becomes of a stream (SES-23).
         """
         timer = self.session_of(group, member_id)
-        timer.length_ms = self._whole_session_ms(group, member_id)
+        timer.length_ms = self.whole_session_ms(group, member_id)
         ends_ms = self._context.now.boot_ms + timer.length_ms
         timer.is_heard, timer.is_suspect = True, False
         if promises:
             timer.promised_until_ms = ends_ms
         self._context.purgatory.wheel.arm(timer, ends_ms)
 
-    def _whole_session_ms(self, group: Group, member_id: str) -> int:
+    def whole_session_ms(self, group: Group, member_id: str) -> int:
         """How long a member may be silent; by its classic join, while it knows no other (INC-75)."""
         member = _member(group, member_id)
         classic_ms = 0 if member is None else member.told.classic_session_ms
@@ -105,7 +105,7 @@ class Deadlines:
     def suspend(self, group: Group) -> None:
         """From now on members may hear `unsure`, and live for their sessions (SES-25)."""
         for member_id in group.incremental.members if group.incremental is not None else ():
-            until_ms = self._context.now.boot_ms + self._whole_session_ms(group, member_id)
+            until_ms = self._context.now.boot_ms + self.whole_session_ms(group, member_id)
             self.session_of(group, member_id).extend(until_ms)
 
     def follow(self, group: Group, member_id: str) -> None:
@@ -147,7 +147,7 @@ class Deadlines:
         session = self.session_of(group, member.member_id)
         now_ms = self._context.now.boot_ms
         if session.stream_id is None or session.extended_until_ms or session.promised_until_ms > now_ms:
-            return self._whole_session_ms(group, member.member_id)
+            return self.whole_session_ms(group, member.member_id)
         return grace_ms_of(self._context.config, group.settings, member)
 
     def begin_anew(self, group: Group) -> None:
@@ -179,7 +179,7 @@ class Deadlines:
                 silence_ms = grace_ms_of(self._context.config, group.settings, found[1])
                 self._remove(group, *found, causes.DISCONNECTED, silence_ms)
             else:
-                silence_ms = self._whole_session_ms(group, member_id)
+                silence_ms = self.whole_session_ms(group, member_id)
                 self._remove(group, *found, causes.SESSION_EXPIRED, silence_ms)
 
     def revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:

@@ -36,6 +36,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
+from muster_core.protocol.incremental.reversions import Reversions
 from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets, Waiting
@@ -68,6 +69,7 @@ class IncrementalHeartbeats:
         deadlines: the members' clocks.
         streams: which of them are on streams.
         targets: how targets come about.
+        reversions: know who was a member before the group was classic again.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class IncrementalHeartbeats:
         deadlines: Deadlines,
         streams: StreamMembers,
         targets: Targets,
+        reversions: Reversions,
     ) -> None:
         self._context = context
         self._deletions = deletions
+        self._reversions = reversions
         self._deadlines = deadlines
         self._streams = streams
         self._targets = targets
@@ -161,6 +165,8 @@ class IncrementalHeartbeats:
             self._refuse(call, refused)
             return
         if context.call_in_line(group, call):
+            return
+        if self._reversions.leave(group, call, request):
             return
         later = list(self._next_in_line(group, call, request))
         if self._take(group, [(call, request), *later]):
@@ -308,6 +314,8 @@ class IncrementalHeartbeats:
             Refused: it cannot.
         """
         incremental = group.incremental
+        if incremental is None:
+            self._reversions.check_kind(group, request)
         if incremental is None and request.member_epoch != JOIN:
             raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
         # classic members may be in no record yet, also in a group that was incremental until now
@@ -406,7 +414,9 @@ class IncrementalHeartbeats:
         context, incremental = self._context, group.incremental
         if incremental is None or context.groups.get(group.group_id) is not group:
             for one in waiting:
-                context.refuse(one.call.call_id, error_code.UNKNOWN_MEMBER_ID)  # it may join anew
+                is_classic = one.request.member_id in group.members
+                code = error_code.GROUP_CLASSIC if is_classic else error_code.UNKNOWN_MEMBER_ID
+                context.refuse(one.call.call_id, code)  # it may join anew
             return
         decision = Decision(incremental, group.group_id, context.record)
         outcomes: list[tuple[Waiting, Outcome]] = []

@@ -210,6 +210,22 @@ class StreamMembers:
             )
             self._push(stream_id, fenced)
 
+    def end(self, group: Group, code: ErrorCode) -> None:
+        """A group is of the other kind: its members hear it, and are on no stream (INC-152)."""
+        for member_id in group.incremental.members if group.incremental is not None else ():
+            key = group.group_id, member_id
+            stream_id = self._leave_stream(key)
+            self._connected.pop(key, None)
+            self._changed.pop(key, None)
+            if stream_id is not None:
+                news = session_pb2.GroupChanged(
+                    group_id=group.group_id,
+                    member_id=member_id,
+                    error_code=code,
+                    shard_epoch=self._context.epoch,
+                )
+                self._push(stream_id, news)
+
     def unload(self, successor: Owner) -> None:
         """The shard is given up: everybody is told who serves the group next."""
         for stream_id, members in self._streams.items():

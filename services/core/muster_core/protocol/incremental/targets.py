@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
+from muster_core import error_code
 from muster_core.events import Assign, Assigned, Request
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
@@ -262,6 +263,14 @@ class Targets:
         if earlier is not None:
             self._go_on(group, [earlier])
         self.needed(group)
+
+    def end(self, group: Group) -> None:
+        """The group is of the other kind: who waits hears it, and what is computed counts no more."""
+        self._running.pop(group.group_id, None)
+        if (patience := self._patience.pop(group.group_id, None)) is not None:
+            self._context.purgatory.wheel.cancel(patience)
+        for one in self._waiting.pop(group.group_id, {}).values():
+            self._context.refuse(one.call.call_id, error_code.GROUP_CLASSIC)
 
     def _patience_ended(self, group: Group) -> None:
         """The target is not there in time: who waits is answered by the one before."""

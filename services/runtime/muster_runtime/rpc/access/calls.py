@@ -33,6 +33,7 @@ NEEDS: Mapping[str, Need | None] = {
     f"{_COORDINATOR}/GroupHistory": Need(Verb.DESCRIBE, Kind.GROUP),
     f"{_COORDINATOR}/ReleaseGroup": Need(Verb.ADMIN, Kind.GROUP),
     f"{_COORDINATOR}/AlterGroupSettings": Need(Verb.ADMIN, Kind.GROUP),
+    f"{_COORDINATOR}/ConvertGroup": Need(Verb.ADMIN, Kind.GROUP),
     f"{_COORDINATOR}/ConsumerGroupHeartbeat": Need(Verb.JOIN, Kind.GROUP),
     f"{_COORDINATOR}/ConsumerGroupDescribe": Need(Verb.DESCRIBE, Kind.GROUP),
     "muster.v1.GroupSessionService/Session": EACH_FRAME,

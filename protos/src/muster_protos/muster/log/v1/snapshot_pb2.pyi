@@ -277,6 +277,7 @@ class GroupHead(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     RENEWED_TOPICS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    REVERTED_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """Its id."""
     state: _coordinator_pb2.GroupState.ValueType
@@ -295,6 +296,8 @@ class GroupHead(_message.Message):
     """Leader; empty: none."""
     topics_known: _builtins.bool
     """Whether its subscribed topics are known."""
+    reverted: _builtins.bool
+    """It is classic again, and has no assignment since: the owners' commits count by their tokens."""
     @_builtins.property
     def cause(self) -> _common_pb2.RebalanceCause:
         """Why the generation was started; absent: there is none."""
@@ -332,10 +335,11 @@ class GroupHead(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         renewed_topics: _abc.Iterable[_builtins.str] | None = ...,
         settings: _group_settings_pb2.GroupSettings | None = ...,
+        reverted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "settings", b"settings", "unfinished", b"unfinished"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_generation", b"assigned_generation", "cause", b"cause", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "renewed_topics", b"renewed_topics", "settings", b"settings", "state", b"state", "state_since_ms", b"state_since_ms", "topics", b"topics", "topics_known", b"topics_known", "unfinished", b"unfinished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_generation", b"assigned_generation", "cause", b"cause", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "renewed_topics", b"renewed_topics", "reverted", b"reverted", "settings", b"settings", "state", b"state", "state_since_ms", b"state_since_ms", "topics", b"topics", "topics_known", b"topics_known", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

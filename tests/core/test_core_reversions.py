@@ -1,0 +1,280 @@
+"""An incremental group is a classic one again while its members work (docs/safety.md, INC-150 to INC-157)."""
+
+from collections.abc import Iterable
+
+import pytest
+from kit.lives.incremental_shard import NumberedMember, incremental_of, incremental_shard, settle
+from kit.lives.stream_member import StreamMember, let_move
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
+from muster_core import error_code
+from muster_core.config import GroupConfig
+from muster_core.incremental.partitions import TopicPartition, by_topic
+from muster_core.position import Position
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_conversion_pb2,
+    session_pb2,
+)
+
+AUTO = GroupConfig(
+    convert="auto",
+    incremental_assignment_interval_ms=0,
+    initial_rebalance_delay_ms=0,
+    convert_after_ms=86_400_000,
+)
+CLASSIC = group_conversion_pb2.GROUP_KIND_CLASSIC
+INCREMENTAL = group_conversion_pb2.GROUP_KIND_INCREMENTAL
+
+
+def both(cluster: VirtualShard, *names: str, on_streams: bool = False) -> list[NumberedMember]:
+    """Members of both kinds in an incremental group, which have all their shares."""
+    members: list[NumberedMember] = []
+    for name in names:
+        member = StreamMember(cluster, name) if on_streams else NumberedMember(cluster, name)
+        member.can_be_classic = True
+        members.append(member)
+        assert not member.join().error_code
+        if on_streams:
+            let_move(*[one for one in members if isinstance(one, StreamMember)])
+        else:
+            settle(*members)
+    return members
+
+
+def convert(cluster: VirtualShard, kind: group_conversion_pb2.GroupKind.ValueType = CLASSIC) -> int:
+    """What an operator who wants a kind is answered."""
+    answer = cluster.ask(
+        group_conversion_pb2.ConvertGroupRequest(group_id="g", kind=kind, reason="rolled back")
+    )
+    assert isinstance(answer, group_conversion_pb2.ConvertGroupResponse)
+    return answer.error_code
+
+
+class Returning(VirtualMember):
+    """A member of an incremental group that goes on in a classic one, as its client does.
+
+    Args:
+        of: what it was.
+        keeps: what it works on while it joins; the others it has stopped.
+    """
+
+    def __init__(self, of: NumberedMember, keeps: Iterable[TopicPartition] = ()) -> None:
+        super().__init__(of.cluster, of.member_id)
+        self.member_id, self.seq, self.process_id = of.member_id, of.seq, of.process_id
+        kept = by_topic(keeps)
+        self.protocols = [
+            (
+                "range",
+                common_pb2.Subscription(
+                    version=1, topics=["t"], owned_partitions=kept, keeps_owned=bool(kept)
+                ).SerializeToString(),
+            )
+        ]
+        self.tokens: dict[TopicPartition, Position] = {}
+
+    def enter(self) -> "Returning":
+        """Joins under the next number."""
+        self.seq += 1
+        self.join(member_seq=self.seq, process_id=self.process_id)
+        return self
+
+    def take(self) -> dict[TopicPartition, Position]:
+        """Takes the answer to its SyncGroup."""
+        response = self.synced()
+        assert not response.error_code, response
+        kept = {(one.topic, one.partition): one.token for one in response.kept_tokens}
+        for entry in common_pb2.Assignment.FromString(response.assignment).partitions:
+            for number in entry.partitions:
+                token = kept.get((entry.topic, number), response.token)
+                self.tokens[entry.topic, number] = Position(*map(int, token.split("-")))
+        return self.tokens
+
+
+def plan_of(*numbers: int) -> bytes:
+    """An assignment of partitions of `t`."""
+    topics = by_topic(("t", number) for number in numbers)
+    return common_pb2.Assignment(version=1, partitions=topics).SerializeToString()
+
+
+def test_an_operator_makes_a_group_classic_and_its_members_go_on() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    epoch = incremental_of(cluster).epoch
+    assert convert(cluster) == error_code.NONE
+    assert cluster.kinds()[-1] == "group_reverted"
+    assert cluster.state() == "PreparingRebalance"
+    group = cluster.shard.groups["g"]
+    assert group.incremental is None
+    assert group.generation == epoch
+    assert group.owners == {
+        partition: (one.member_id, token) for one in (a, b) for partition, token in one.owned.items()
+    }
+    assert a.beat(a.owned).error_code == error_code.GROUP_CLASSIC
+    assert convert(cluster) == error_code.NONE, "it is one"
+    again = [Returning(one).enter() for one in (a, b)]
+    assert {one.joined().generation for one in again} == {epoch + 1}
+    leader = next(one for one in again if one.members)
+    for one in again:
+        one.sync({"a": plan_of(0, 1), "b": plan_of(2, 3)} if one is leader else None)
+    tokens = [token for one in again for token in one.take().values()]
+    assert len(tokens) == 4
+    assert min(tokens) > max([*a.owned.values(), *b.owned.values()])
+    assert cluster.state() == "Stable"
+    assert a.beat(a.owned).error_code == error_code.GROUP_CLASSIC
+
+
+def test_members_on_streams_hear_it_and_are_on_none() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b", on_streams=True)
+    assert isinstance(a, StreamMember)
+    assert isinstance(b, StreamMember)
+    before = len(cluster.pushes)
+    assert convert(cluster) == error_code.NONE
+    pushed = [push.message for push in cluster.pushes[before:]]
+    news = [one for one in pushed if isinstance(one, session_pb2.GroupChanged)]
+    assert len(news) == len(pushed)
+    assert {(one.member_id, one.error_code) for one in news} == {
+        ("a", error_code.GROUP_CLASSIC),
+        ("b", error_code.GROUP_CLASSIC),
+    }
+    assert not cluster.shard.streams
+    assert a.beat().error_code == error_code.GROUP_CLASSIC
+
+
+def commit(member: NumberedMember, number: int, seq: int, token: Position | None) -> tuple[int, int]:
+    """What becomes of the commit of a partition; of the call, and of the partition."""
+    request = coordinator_pb2.OffsetCommitRequest(
+        group_id="g", member_id=member.member_id, member_epoch=member.epoch, member_seq=seq
+    )
+    entry = request.topics.add(name="t").partitions.add(partition=number, offset=seq)
+    if token is not None:
+        entry.token.CopyFrom(token.to_proto())
+    answer = member.cluster.ask(request)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    return answer.error_code, answer.topics[0].partitions[0].error_code
+
+
+def test_the_owners_commits_count_until_the_next_assignment() -> None:
+    cluster = incremental_shard(2, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    ((_, number),), ((_, other),) = a.has, b.has
+    token = a.owned["t", number]
+    assert commit(a, number, 1, token) == (0, 0)
+    assert convert(cluster) == error_code.NONE
+    assert commit(a, number, 2, token) == (0, 0)
+    assert commit(a, other, 3, b.owned["t", other])[1] == error_code.STALE_MEMBER_EPOCH
+    assert commit(a, number, 3, Position(token.epoch, token.offset - 1))[1] == error_code.STALE_MEMBER_EPOCH
+    assert commit(a, number, 3, None)[0] == error_code.GROUP_CLASSIC
+    assert commit(a, number, 1, token)[0] == error_code.INVALID_REQUEST, "numbers go on"
+    classic = VirtualMember(cluster, "a")
+    classic.member_id, classic.generation = "a", cluster.shard.groups["g"].generation
+    assert classic.commit(9, partition=number) == error_code.REBALANCE_IN_PROGRESS
+    one, two = Returning(a).enter(), Returning(b).enter()
+    one.joined(), two.joined()
+    assert commit(a, number, 4, token) == (0, 0)
+    cluster = cluster.reloaded()
+    a.cluster = cluster
+    assert commit(a, number, 5, token) == (0, 0)
+    one.cluster = two.cluster = cluster
+    for member in (one, two):
+        member.sync({"a": plan_of(0), "b": plan_of(1)} if member.members else None)
+    one.take(), two.take()
+    assert commit(a, number, 6, token)[0] == error_code.GROUP_CLASSIC
+
+
+def test_a_partition_on_its_way_stays_with_whoever_has_it() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    (a,) = both(cluster, "a")
+    before = dict(a.owned)
+    b = NumberedMember(cluster, "b")
+    b.can_be_classic = True
+    b.join()
+    a.beat(a.owned)
+    taken = before.keys() - a.owned.keys()
+    assert len(taken) == 2, "it has not given them back"
+    assert convert(cluster) == error_code.NONE
+    owners = cluster.shard.groups["g"].owners
+    assert owners == {partition: ("a", token) for partition, token in before.items()}
+    keeping, other = Returning(a, keeps=before).enter(), Returning(b).enter()
+    keeping.joined(), other.joined()
+    for member in (keeping, other):
+        member.sync({"a": plan_of(0, 1), "b": plan_of(2, 3)} if member.members else None)
+    kept = keeping.take()
+    assert kept == {partition: before[partition] for partition in kept}
+    assert len(kept) == 2
+    assert other.take() == {}, "the other one still has them"
+
+
+def test_a_classic_client_brings_the_group_back() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    old = VirtualMember(cluster, "old").join()
+    assert old.is_parked
+    assert cluster.kinds()[-1] == "group_reverted"
+    again = [Returning(one) for one in (a, b)]
+    old.protocols = again[0].protocols
+    for one in again:
+        one.enter()
+    assert old.joined().generation == again[0].joined().generation
+    assert "client 'old'" in cluster.describe().cause.sentence
+
+
+@pytest.mark.parametrize("policy", ["never", "always", "raw"])
+def test_else_a_classic_client_is_refused_and_nothing_changes(policy: str) -> None:
+    config = AUTO if policy == "raw" else GroupConfig(convert=policy, incremental_assignment_interval_ms=0)  # type: ignore[arg-type]
+    cluster = incremental_shard(4, config=config)
+    both(cluster, "a")
+    raw = NumberedMember(cluster, "raw")
+    raw.can_be_classic = policy != "raw"
+    raw.join()
+    kinds = cluster.kinds()
+    answer = VirtualMember(cluster, "old").join().joined()
+    assert answer.error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert ("member raw" if policy == "raw" else policy) in answer.error_message
+    assert cluster.kinds() == kinds
+    assert convert(cluster) == (
+        error_code.INCONSISTENT_GROUP_PROTOCOL if policy == "raw" else error_code.NONE
+    )
+
+
+def test_who_does_not_come_back_is_removed() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, _ = both(cluster, "a", "b")
+    assert convert(cluster) == error_code.NONE
+    member = Returning(a).enter()
+    cluster.advance(100_000)
+    assert member.joined().members
+    assert member.members == ["a"]
+
+
+def test_a_leave_of_who_has_not_heard_of_it_counts() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    assert convert(cluster) == error_code.NONE
+    b.seq += 1
+    assert b.leave().error_code == error_code.FENCED_MEMBER_EPOCH
+    b.seq -= 1
+    assert b.leave().member_epoch == -1
+    assert cluster.kinds()[-1] == "member_left"
+    assert Returning(a).enter().joined().error_code == error_code.NONE
+    late = a.leave()
+    assert late.error_code == error_code.GROUP_CLASSIC
+
+
+@pytest.mark.parametrize("upto", [0, 1, 2])
+def test_another_owner_goes_on(upto: int) -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    assert convert(cluster) == error_code.NONE
+    members = [Returning(one) for one in (a, b)]
+    for member in members[:upto]:
+        member.enter()
+    cluster = cluster.reloaded()
+    assert cluster.state() == ("CompletingRebalance" if upto == 2 else "PreparingRebalance")
+    for member in members:
+        member.cluster = cluster
+        member.enter()
+    if upto == 2:
+        members[0].enter()
+    assert {member.joined().error_code for member in members} == {error_code.NONE}
