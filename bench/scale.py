@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import lru_cache
 from hashlib import sha256
 from itertools import count, islice
 from pathlib import Path
@@ -51,10 +52,18 @@ PAGE = 4_000
 _TIME, _NUMBER = BEGAN_MS, 1 << 28  # sentinels as wide as what takes their places
 
 
+_LOW = [bytes((low & 127 | 128, low >> 7 | 128)) for low in range(1 << 14)]
+
+
 def varint(number: int) -> bytes:
     """A number from 2^28 to 2^42 as protobuf writes it."""
-    low, high = number & 0xFFFFFFF, number >> 28
-    parts = low & 127 | 128, low >> 7 & 127 | 128, low >> 14 & 127 | 128, low >> 21 | 128
+    return _LOW[number & 0x3FFF] + _high(number >> 14)
+
+
+@lru_cache(maxsize=64)
+def _high(number: int) -> bytes:
+    low, high = number & 0x3FFF, number >> 14
+    parts = low & 127 | 128, low >> 7 | 128
     return bytes((*parts, high) if high < 128 else (*parts, high & 127 | 128, high >> 7))
 
 

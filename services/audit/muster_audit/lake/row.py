@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
 import pyarrow as pa
@@ -83,7 +85,15 @@ class Interval(Row):
 
 def day_of(at_ms: int) -> str:
     """A time as UTC day, `2026-11-21`."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
+    return _day_of(at_ms // _DAY_MS)
+
+
+@lru_cache(maxsize=1_024)
+def _day_of(days: int) -> str:
+    return datetime.fromtimestamp(days * _DAY_MS / 1000, UTC).strftime("%Y-%m-%d")
+
+
+_DAY_MS = 86_400_000
 
 
 _TYPES: dict[Any, tuple[str, pa.DataType]] = {
@@ -131,5 +141,5 @@ def _described(row: type[Row]) -> Iterator[tuple[str, Any, str]]:
 def batch_of(schema: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
     """Rows of one table as Arrow has them, with the columns of a schema."""
     return pa.RecordBatch.from_arrays(
-        [pa.array([getattr(one, field.name) for one in rows], field.type) for field in schema], schema=schema
+        [pa.array(list(map(attrgetter(field.name), rows)), field.type) for field in schema], schema=schema
     )

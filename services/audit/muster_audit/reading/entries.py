@@ -1,10 +1,11 @@
 """Entries of a log as rows: the columns of `muster-log` and of an export."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from muster_core.log.page import Page
+from muster_core.log.record_run import RecordRun
 from muster_protos.muster.log.v1 import records_pb2
 
 DDL = (
@@ -45,6 +46,19 @@ def _row(data: bytes) -> tuple[int | None, str | None, str | None, str | None]:
     return record.written_at_ms, kind, getattr(getattr(record, kind), "group_id", None), None
 
 
+def _decoded(page: Page) -> Iterable[Sequence[object]]:
+    """What `_row` says of each record, in columns."""
+    try:
+        run = RecordRun(page.first, page.records)
+    except DecodeError:
+        return zip(*map(_row, page.records), strict=True)
+    group_ids: list[str | None] = [*run.commits.group_ids]
+    for index, record in run.others.items():
+        message = getattr(record, run.kinds[index]) if run.kinds[index] else None
+        group_ids.insert(index, getattr(message, "group_id", None))
+    return run.times_ms(), [kind or "unknown" for kind in run.kinds], group_ids, [None] * len(page)
+
+
 def entries_batch(
     shard: int, page: Page, *, schema: pa.Schema = SCHEMA, payload: bool = True
 ) -> pa.RecordBatch:
@@ -70,7 +84,7 @@ def entries_batch(
     }
     decoded: dict[str, Sequence[object]] = {}
     if not build.keys() >= set(schema.names):
-        decoded = dict(zip(_DECODED, zip(*map(_row, page.records), strict=True), strict=True))
+        decoded = dict(zip(_DECODED, _decoded(page), strict=True))
     return pa.RecordBatch.from_arrays(
         [
             pa.array(decoded[field.name] if field.name in decoded else build[field.name](), field.type)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ _FILES = "_files.json"
 _SNAPSHOT = "_snapshot.parquet"
 _DAY_MS = 86_400_000
 _AROUND = 2
+_BATCH_ENTRIES, _BATCH_BYTES = 8_000, 1 << 23
+"""What a file is asked for at a time, at most: asked for a page each time it costs twice as much."""
+
 _COLUMNS = ["epoch", "offset", "nonce", "hash", "record"]
 _PATIENCE_S = 30.0
 """How long a shard's lock is waited for: who holds the folder's finds it held only by a task of a run that
@@ -317,14 +321,23 @@ class ShardExport:
                 continue
             file = self.read(row)
             try:
-                for batch in file.iter_batches(batch_size=count, columns=_COLUMNS):
-                    page = _page(batch, after, upto)
-                    if page:
-                        yield page
+                for batch in file.iter_batches(batch_size=max(count, _at_a_time(file)), columns=_COLUMNS):
+                    for begin in range(0, len(batch), count):
+                        page = _page(batch.slice(begin, count), after, upto)
+                        if page:
+                            yield page
             except (OSError, pa.ArrowInvalid) as error:
                 raise LogUnreadableError(f"{self.place / row.path} cannot be read: {error}") from error
             finally:
                 file.close()
+
+
+def _at_a_time(file: pq.ParquetFile) -> int:
+    """How many entries of a file make a batch: fewer where they are large."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    size_bytes: int = sum(group.total_byte_size for group in groups)
+    rows: int = file.metadata.num_rows
+    return max(1, min(_BATCH_ENTRIES, rows * _BATCH_BYTES // max(size_bytes, 1)))
 
 
 def _staged(path: Path) -> Path:
@@ -334,17 +347,19 @@ def _staged(path: Path) -> Path:
 
 def _page(batch: pa.RecordBatch, after: Position, upto: Position) -> Page:
     rows = batch.to_pydict()
-    places = list(map(Position, rows["epoch"], rows["offset"]))
-    keep = [index for index, place in enumerate(places) if after.offset < place.offset <= upto.offset]
-    entries = [places[index] for index in keep]
-    dense = entries and entries[-1] == entries[0].after(len(entries) - 1)
-    return Page(
-        entries[0] if entries else NOWHERE,
-        [rows["record"][index] for index in keep],
-        [rows["nonce"][index] for index in keep],
-        [rows["hash"][index] for index in keep],
-        None if dense and entries == [entries[0].after(n) for n in range(len(entries))] else entries,
-    )
+    epochs, offsets = rows["epoch"], rows["offset"]
+    records, nonces, hashes = rows["record"], rows["nonce"], rows["hash"]
+    if not after.offset < min(offsets) or not max(offsets) <= upto.offset:
+        keep = [after.offset < offset <= upto.offset for offset in offsets]
+        epochs, offsets, records, nonces, hashes = (
+            list(compress(column, keep)) for column in (epochs, offsets, records, nonces, hashes)
+        )
+    if not offsets:
+        return Page(NOWHERE, records, nonces, hashes)
+    first, count = Position(epochs[0], offsets[0]), len(offsets)
+    dense = epochs.count(first.epoch) == count and offsets == [*range(first.offset, first.offset + count)]
+    positions = None if dense else list(map(Position, epochs, offsets))
+    return Page(first, records, nonces, hashes, positions)
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

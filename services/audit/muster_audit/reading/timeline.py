@@ -79,9 +79,9 @@ class Timeline:
             for kind, count in Counter(run.kinds).items():
                 self._activity[first, kind] += count
         else:
-            self._activity.update(
-                (self._span(at_ms), kind) for at_ms, kind in zip(times, run.kinds, strict=True)
-            )
+            began_ms, span_ms = self.began_ms, self.span_ms
+            spans = [(at_ms - began_ms) // span_ms for at_ms in times]
+            self._activity.update(zip(spans, run.kinds, strict=True))
         self._commits.update(run.commits.group_ids)
         for index, record in run.others.items():
             kind = run.kinds[index]

@@ -65,11 +65,15 @@ class GenerationChecker:
                 member.record, member.heard_ms = row, now_ms
             group.seqs_of_strangers.clear()
             self._findings.checked["G18"] += len(rows)
+            changed: Sequence[records_pb2.Member] = ()
         else:
+            changed = _changed(group, rows)
             group.members = members = _members_of(group, rows, now_ms)
             group.members_are_right = self._check_members(position, message, rows, members)
             self._bindings.generation_started(position, message, rows)
-        if not (as_before and is_plain(record, message)) and (problem := wrong_in_generation(record)):
+        if not (as_before and is_plain(record, message)) and (
+            problem := wrong_in_generation(record, changed)
+        ):
             self._findings.broke("G16", position, f"no coordinator writes this generation started: {problem}")
             group.members_are_right = False
         if leader not in members if members else bool(leader):
@@ -144,6 +148,14 @@ class GenerationChecker:
             broke("G10", position, f"{_name(message)}: two members have one static id among {static}")
             right = False
         return right
+
+
+def _changed(group: FollowedGroup, rows: Sequence[records_pb2.Member]) -> Sequence[records_pb2.Member]:
+    """Those members that are new, or have another record than one that was found right before."""
+    if not group.members_are_right:
+        return rows
+    known = group.members
+    return [row for row in rows if (one := known.get(row.member_id)) is None or one.record != row]
 
 
 def _members_of(

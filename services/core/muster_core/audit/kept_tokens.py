@@ -55,6 +55,9 @@ def check_partitions(
                     f"{_name(message)}: {row.member_id} keeps {topic}/{number} since {since.stream_id}, "
                     f"{problem}",
                 )
+        if not kept and len(set(partitions)) == len(partitions) and given.keys().isdisjoint(partitions):
+            given.update(zip(partitions, repeat((row.member_id, position))))
+            continue
         for partition in partitions:
             if partition in given:
                 topic, number = partition
@@ -81,8 +84,15 @@ def check_keepers(
         findings: takes the results.
     """
     kept: dict[TopicPartition, str] = {}
+    without = set[bytes]()  # mostly all members say the same, and keep nothing
     for member in members:
-        for topic, numbers in claimed_in(protocol.metadata for protocol in member.protocols):
+        metadata = [protocol.metadata for protocol in member.protocols]
+        if without.issuperset(metadata):
+            continue
+        claimed = list(claimed_in(metadata))
+        if not claimed:
+            without.update(metadata)
+        for topic, numbers in claimed:
             most -= len(numbers)
             kept.update(zip(zip(repeat(topic), numbers), repeat(member.member_id)))
     if most < 0:

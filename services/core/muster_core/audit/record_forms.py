@@ -1,6 +1,6 @@
 """G16: what the records of groups say by themselves, whatever was before them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -78,9 +78,10 @@ def _twice(commits: Commits, counts: Sequence[int]) -> bool:
     begin = 0
     for count in counts:
         end = begin + count
-        named = zip(commits.topics[begin:end], commits.partitions[begin:end], strict=True)
-        if count > 1 and len(set(named)) < count:
-            return True
+        if count > 1 and len(set(commits.partitions[begin:end])) < count:  # else they differ in any topic
+            named = zip(commits.topics[begin:end], commits.partitions[begin:end], strict=True)
+            if len(set(named)) < count:
+                return True
         begin = end
     return False
 
@@ -115,21 +116,20 @@ def is_plain(record: records_pb2.Record, started: records_pb2.GenerationStarted)
     return bool(started.protocol_type and started.group_id) and record.written_at_ms >= 0
 
 
-def wrong_in_generation(record: records_pb2.Record) -> str:
-    """What is wrong with the form of a generation; empty: nothing."""
-    return next(_generation_started(record), "")
+def wrong_in_generation(record: records_pb2.Record, rows: Iterable[records_pb2.Member]) -> str:
+    """What is wrong with the form of a generation, by these of its members; empty: nothing."""
+    return next(_generation_started(record, rows), "")
 
 
-def _generation_started(record: records_pb2.Record) -> Iterator[str]:
+def _generation_started(record: records_pb2.Record, rows: Iterable[records_pb2.Member]) -> Iterator[str]:
     started = record.generation_started
     yield from wrong_in_record(record, started.group_id)
     yield from wrong_in_cause(started.cause, KINDS)
-    members = started.members[:]
-    if members and not started.protocol_type:
+    if started.members and not started.protocol_type:
         yield "members without a type of protocol"
-    if not members and started.protocol_name:
+    if not started.members and started.protocol_name:
         yield f"protocol {started.protocol_name!r} of no members"
-    for member in members:
+    for member in rows:
         yield from _member(member)
 
 

@@ -90,6 +90,10 @@ class RecordRun:
             return self
         return RecordRun(self.first.after(begin), self.datas[begin:end])
 
+    def without_others(self, values: Sequence[_Value]) -> Sequence[_Value]:
+        """Of a value for each record those of the commits."""
+        return _without(values, self.others)
+
     def times_ms(self) -> list[int]:
         """When each record was made, wall clock."""
         times_ms = [*self.commits.written_at_ms]

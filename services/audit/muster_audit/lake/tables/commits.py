@@ -82,9 +82,7 @@ def commits_batch(shard: int, run: RecordRun, schema: pa.Schema) -> pa.RecordBat
     columns: dict[str, Callable[[], Sequence[Any]]] = {
         "shard": lambda: [shard] * count,
         "epoch": lambda: [first.epoch] * count,
-        "offset": lambda: _each(
-            commits, [first.offset + index for index in range(len(run)) if index not in run.others]
-        ),
+        "offset": lambda: _each(commits, run.without_others(range(first.offset, first.offset + len(run)))),
         "written_at_ms": lambda: commit_times_ms(run),
         "group_id": lambda: _each(commits, commits.group_ids),
         "generation": lambda: _each(commits, commits.generations),
