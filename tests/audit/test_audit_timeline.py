@@ -22,7 +22,9 @@ def facts_of(built: LogBuilder) -> list[Fact]:
 
 def test_groups_of_both_kinds_have_members_and_rebalances() -> None:
     before = facts_of(healthy(LogBuilder()))
-    facts = facts_of(with_converted_group(with_incremental_group(healthy(LogBuilder()))))
+    facts = facts_of(
+        with_reverted_group(with_converted_group(with_incremental_group(healthy(LogBuilder()))))
+    )
     seen = {one.group_id: one for one in facts if isinstance(one, GroupSeen)}
     (classic,) = (one for one in before if isinstance(one, GroupSeen))
     assert seen.pop(classic.group_id) == classic

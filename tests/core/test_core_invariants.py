@@ -4,6 +4,7 @@ import pytest
 from kit.logs.damaged_logs import DAMAGES, OF_NODES_AND_SNAPSHOTS, OF_THE_CATALOG, Damage
 from kit.logs.incremental_log import with_converted_group, with_incremental_group
 from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.reverted_log import with_reverted_group
 from muster_core.audit.invariants import INVARIANTS, Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.log.page import Page
@@ -36,13 +37,16 @@ def check_in_pages(built: LogBuilder, size: int) -> Findings:
     return checker.finish()
 
 
+def with_every_kind() -> LogBuilder:
+    """A healthy log of groups of both kinds, and of such as changed theirs, either way."""
+    return with_reverted_group(with_converted_group(with_incremental_group(healthy())))
+
+
 def test_a_healthy_log_breaks_nothing_and_is_really_looked_at() -> None:
-    findings = check(with_converted_group(with_incremental_group(healthy())))
+    findings = check(with_every_kind())
     assert findings.violations == []
     assert set(INVARIANTS) - set(findings.checked) == OF_NODES_AND_SNAPSHOTS | OF_THE_CATALOG | {"L9", "G12"}
-    assert (
-        check_in_pages(with_converted_group(with_incremental_group(healthy())), 4).checked == findings.checked
-    )
+    assert check_in_pages(with_every_kind(), 4).checked == findings.checked
 
 
 FOUND_BY_ENTRIES = [damage for damage in DAMAGES if damage.invariant != "G12"]  # the replay finds that one

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 
 from kit.logs.damaged_incremental import INCREMENTAL_DAMAGES
+from kit.logs.damaged_reversions import REVERSION_DAMAGES
 from kit.logs.forged_members import FORGED_MEMBERS
 from kit.logs.forged_records import FORGED
 from kit.logs.log_builder import LogBuilder, healthy
@@ -465,7 +466,12 @@ DAMAGES: tuple[Damage, ...] = tuple(
         "O6": (_offsets_that_expire_under_a_member,),
     }.items()
     for make in makes
-) + tuple(Damage(invariant, make) for invariant, makes in INCREMENTAL_DAMAGES.items() for make in makes)
+) + tuple(
+    Damage(invariant, make)
+    for damages in (INCREMENTAL_DAMAGES, REVERSION_DAMAGES)
+    for invariant, makes in damages.items()
+    for make in makes
+)
 """Damages of one log, the same on all nodes."""
 
 OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "L11", "L12", "O2", "I7"})

@@ -56,6 +56,10 @@ class BindingChecker:
             if known.secret_hash not in (b"", row.secret_hash):
                 self._findings.broke("G18", position, f"{where}: {member_id} has another secret than before")
 
+    def group_reverted(self, message: records_pb2.GroupReverted) -> None:
+        """Takes over the members of a group that is classic again; what they had before was compared."""
+        self._keep(message.group_id, message.members)
+
     def member_replaced(self, position: Position, message: records_pb2.MemberReplaced) -> None:
         """Takes a new process of a static member."""
         members = self._groups.setdefault(message.group_id, {})

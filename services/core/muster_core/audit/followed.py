@@ -25,8 +25,9 @@ class FollowedMember:
 class FollowedGroup:
     """One group.
 
-    `incremental`: as a group of the other kind, None: it is a classic one. `members_are_right`: nothing was
-    wrong with the members' records in the generation, and they are as they were then, or fewer.
+    `incremental`: as a group of the other kind, None: it is a classic one. `reverted`: it is classic again,
+    and has no assignment since. `members_are_right`: nothing was wrong with the members' records in the
+    generation, and they are as they were then, or fewer.
     """
 
     generation: int = 0
@@ -44,6 +45,7 @@ class FollowedGroup:
     met_in_the_middle: bool = False
     removal: OtherTimeout | None = None
     incremental: GroupState | None = None
+    reverted: bool = False
 
     def wants(self, topic: str) -> bool:
         """Whether a member may be using a topic's offsets."""

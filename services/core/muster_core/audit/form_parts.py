@@ -20,6 +20,9 @@ OF_A_REMOVAL = frozenset(
 _UNSPECIFIED = common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED
 _OF_SILENCE = frozenset((causes.SESSION_EXPIRED, causes.DISCONNECTED))
 
+PROCESS_BYTES = 16
+"""Of the id of a process."""
+
 
 def wrong_in_record(
     record: records_pb2.Record, group_id: str, *, may_be_nameless: bool = False

@@ -88,7 +88,7 @@ class GenerationChecker:
             group.removal.check(message, self._findings)
             group.removal = None
         if not rows:
-            group.given = {}
+            group.given, group.reverted = {}, False
         group.generation = generation
         group.assignment = None
         group.protocol_type = protocol_type

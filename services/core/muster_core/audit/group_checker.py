@@ -10,8 +10,8 @@ from muster_core.audit.commit_metadata import check_metadata
 from muster_core.audit.followed import FollowedGroup, FollowedMember
 from muster_core.audit.generations import GenerationChecker
 from muster_core.audit.incremental.checker import IncrementalChecker
-from muster_core.audit.incremental.commits import check_commit
-from muster_core.audit.incremental.conversion import converted
+from muster_core.audit.incremental.commits import check_commit, check_reverted
+from muster_core.audit.incremental.conversion import converted, reverted
 from muster_core.audit.incremental.state import GroupState
 from muster_core.audit.invariants import Findings
 from muster_core.audit.kept_tokens import check_keepers, check_partitions
@@ -24,7 +24,7 @@ from muster_core.log.commits import CommitRow
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_core.sharding import shard_of
-from muster_core.state.group import Group
+from muster_core.state.group import CONSUMER, Group
 
 _NO_GROUP = FollowedGroup()
 _BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")
@@ -69,6 +69,7 @@ class GroupChecker:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_converted": self._group_converted,
+            "group_reverted": self._group_reverted,
             "group_settings_altered": self._settings_altered,
             "group_tombstone": self._group_tombstone,
             "offset_tombstone": self._offset_tombstone,
@@ -118,6 +119,7 @@ class GroupChecker:
                 },
                 given=dict(known.owners),
                 incremental=None if known.incremental is None else GroupState.of(known.incremental),
+                reverted=known.reverted,
             )
             if known.assigned_generation == known.generation and known.generation:
                 group.assignment = records_pb2.AssignmentCommitted(generation=known.generation)
@@ -173,6 +175,32 @@ class GroupChecker:
         )
         group.members, group.assignment, group.given, group.removal = {}, None, {}, None
         group.leader = group.protocol_name = ""
+        group.reverted = False
+
+    def _group_reverted(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.group_reverted
+        group = self._group(message.group_id, position)
+        is_unknown = group.met_in_the_middle and group.generation == 0
+        state = group.incremental
+        if state is None:
+            text = f"group {message.group_id!r} is classic again, and was no incremental one"
+            self._findings.expect("I9", is_unknown, position, text)
+        group.given = None if state is None else reverted(position, message, state, self._findings)
+        group.members = {
+            one.member_id: FollowedMember(
+                one,
+                self._now_ms,
+                state.members[one.member_id].commit_seq
+                if state is not None and one.member_id in state.members
+                else 0,
+            )
+            for one in message.members
+        }
+        self._bindings.group_reverted(message)
+        group.assignment = records_pb2.AssignmentCommitted(generation=message.generation)
+        group.incremental, group.members_are_right, group.reverted = None, False, True
+        group.generation, group.protocol_type, group.protocol_name = message.generation, CONSUMER, ""
+        group.leader, group.removal = "", None
 
     def _settings_altered(self, position: Position, record: records_pb2.Record) -> None:
         """There is a group from here on, if there was none; who is in it and has what stays."""
@@ -241,6 +269,7 @@ class GroupChecker:
             f"{name}: by {message.leader!r}, the leader is {group.leader!r}",
         )
         expect("G7", bool(group.members), position, f"{name}: the group has no members")
+        group.reverted = False
         group.given = check_partitions(position, message, group.given, group.born_after, self._findings)
         members = (member.record for member in group.members.values())
         check_keepers(position, message, members, self._limits.max_partitions, self._findings)
@@ -355,7 +384,10 @@ class GroupChecker:
                 place = run.position(index)
                 check_commit(place, row, run.datas[index], group.incremental, self._findings)
                 continue
-            if member is None or generation != group.generation:
+            if group.reverted and member is not None:
+                if group.given is not None:
+                    check_reverted(run.position(index), row, run.datas[index], group.given, self._findings)
+            elif member is None or generation != group.generation:
                 self._odd_commit(run.position(index), row, group, member)
                 continue
             member.heard_ms = written_at_ms

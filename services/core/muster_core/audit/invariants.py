@@ -354,8 +354,8 @@ INVARIANTS: dict[str, Invariant] = {
             "A group changes its kind with all its members, which can be of the other; nobody gets or loses.",
             "conversions",
             Severity.CRITICAL,
-            "The members and the generation of each conversion against those of the classic group; owners "
-            "and tokens are followed across it.",
+            "The members and the generation of each conversion, either way, against those of the group "
+            "before; owners and tokens are followed across it.",
         ),
         Invariant(
             "C1",

@@ -8,6 +8,7 @@ from muster_protos.muster.v1 import common_pb2
 from muster_core.audit.form_parts import (
     KINDS,
     OF_A_REMOVAL,
+    PROCESS_BYTES,
     wrong_in_cause,
     wrong_in_names,
     wrong_in_partitions,
@@ -202,11 +203,30 @@ def _settings_altered(record: records_pb2.Record) -> Iterator[str]:
     yield from wrong_in_settings(message.settings)
 
 
+def _reverted(record: records_pb2.Record) -> Iterator[str]:
+    message = record.group_reverted
+    yield from wrong_in_record(record, message.group_id)
+    if not record.critical:
+        yield "it is not critical"
+    yield from wrong_in_cause(message.cause, frozenset({common_pb2.REBALANCE_CAUSE_KIND_CONVERTED}))
+    yield from wrong_in_names("members", [member.member_id for member in message.members])
+    if message.generation < 1 or not message.members:
+        yield f"epoch {message.generation} with {len(message.members)} members"
+    for member in message.members:
+        if member.protocols:
+            yield f"{member.member_id} says what it supports"
+        if not member.member_seq or len(member.process_id) != PROCESS_BYTES:
+            yield f"{member.member_id} names no join, or no process"
+        if member.session_timeout_ms < 1 or member.rebalance_timeout_ms < 1:
+            yield f"{member.member_id} has no time"
+
+
 _CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "assignment_committed": _assignment_committed,
     "member_left": _member_left,
     "member_replaced": _member_replaced,
     "group_settings_altered": _settings_altered,
+    "group_reverted": _reverted,
     "group_tombstone": _group_tombstone,
     "offset_tombstone": _offset_tombstone,
     "topics_seen": _topics_seen,

@@ -44,7 +44,8 @@ class Assignment(Interval):
     settled_ms: Annotated[int | None, "When it was settled what comes after it; null: it is not yet."] = None
     taken_ms: Annotated[
         int | None,
-        "When the coordinator took it from a member of an incremental group, to give it back; null: never.",
+        "When the coordinator took it from a member of an incremental group, to give it back; null: never, "
+        "or the group was classic again before the member had.",
     ] = None
 
     @property
@@ -93,6 +94,7 @@ class Assignments(Tracker[Assignment]):
             "group_tombstone": self._group_tombstone,
             "topics_seen": self._topics_seen,
             "group_converted": self._converted,
+            "group_reverted": self._reverted,
             "member_subscribed": self._subscribed,
             "member_stepped": self._stepped,
             "member_went_away": self._went_away,
@@ -162,6 +164,13 @@ class Assignments(Tracker[Assignment]):
         for row in self._groups.get(message.group_id, {}).values():
             if row.member_id in members:
                 row.to_ms = row.ended_by = None
+        yield from ()
+
+    def _reverted(self, _: Place, message: records_pb2.GroupReverted) -> Iterator[Assignment]:
+        """What was on its way stays with whoever has it until everybody has joined."""
+        for row in self._groups.get(message.group_id, {}).values():
+            if row.to_ms is None:
+                row.taken_ms = None
         yield from ()
 
     def _subscribed(self, at: Place, message: incremental_pb2.MemberSubscribed) -> Iterator[Assignment]:

@@ -81,6 +81,7 @@ class Members(Tracker[Member]):
             "epoch_raised": self._epoch_raised,
             "instance_moved": self._instance_moved,
             "member_removed": self._member_left,
+            "group_reverted": self._reverted,
         }
 
     def resume(self, row: Member) -> None:
@@ -145,6 +146,15 @@ class Members(Tracker[Member]):
         for row in ended:
             yield row.end(at, "static replaced")
         members[new] = incremental_row(at, message.group_id, message.member)
+
+    def _reverted(self, _: Place, message: records_pb2.GroupReverted) -> Iterator[Member]:
+        """From here on members have the times that the record says, as in any classic group."""
+        members = self._groups.get(message.group_id, {})
+        for one in message.members:
+            if (row := members.get(one.member_id)) is not None:
+                row.session_timeout_ms = one.session_timeout_ms
+                row.disconnect_grace_ms = one.disconnect_grace_ms
+        yield from ()
 
     def count(self, group_id: str) -> int:
         """How many members a group has."""

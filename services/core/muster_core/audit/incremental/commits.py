@@ -7,6 +7,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.incremental.state import GroupState
 from muster_core.audit.invariants import Findings
+from muster_core.audit.kept_tokens import Given
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.log.commits import CommitRow
 from muster_core.position import NOWHERE, Position
@@ -62,6 +63,28 @@ def check_commit(
         text = f"group {group_id!r}: a commit of {member_id}: number {seq} after number {member.commit_seq}"
         findings.expect("O4", seq > member.commit_seq, position, text)
         member.commit_seq = max(seq, member.commit_seq)
+
+
+def check_reverted(
+    position: Position, commit: CommitRow, data: bytes, given: Given, findings: Findings
+) -> None:
+    """Takes a commit in a group that is classic again: until it has an assignment the owners' tokens count.
+
+    Args:
+        position: its place.
+        commit: the commit.
+        data: its record.
+        given: who has what.
+        findings: takes the results; that O3 was looked at is counted already.
+    """
+    group_id, member_id, _, _, _ = commit
+    record = records_pb2.Record.FromString(data).offset_committed
+    named = {(topic_of(entry.topic), entry.partition) for entry in record.offsets}
+    others = sorted(one for one in named if given.get(one, ("",))[0] != member_id)
+    if not record.by_token or others:
+        what = f"in {others[:5]} of others" if record.by_token else "without a token"
+        text = f"group {group_id!r}: a commit of {member_id} {what} while the group has no assignment"
+        findings.broke("O3", position, text)
 
 
 def _check_without_token(

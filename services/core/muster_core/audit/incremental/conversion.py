@@ -1,4 +1,4 @@
-"""I9: what becomes of a classic group when it is converted."""
+"""I9: what becomes of a group when its kind changes."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,7 @@ from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 
 from muster_core.audit.incremental.state import GroupState, MemberState, Since
 from muster_core.audit.invariants import Findings
+from muster_core.audit.kept_tokens import Given
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.position import Position
 
@@ -52,6 +53,59 @@ def converted(
             group.members[owner].held[partition] = Since(token)
             group.members[owner].target.add(partition)
     return group
+
+
+def reverted(
+    position: Position,
+    message: records_pb2.GroupReverted,
+    group: GroupState,
+    findings: Findings,
+) -> Given:
+    """Judges that an incremental group is classic again, and gives who has what from there on.
+
+    Args:
+        position: place of the record.
+        message: the record.
+        group: what is known of the group.
+        findings: takes the results.
+    """
+    name = f"group {message.group_id!r} is classic again"
+    text = f"{name} in epoch {message.generation}; it is in {group.epoch}"
+    findings.expect("I9", message.generation == group.epoch, position, text)
+    named = {member.member_id: member for member in message.members}
+    others = sorted(named.keys() ^ group.members.keys())
+    findings.expect(
+        "I9", not others, position, f"{name}: only before or only after it are members: {others[:5]}"
+    )
+    for member_id, member in named.items():
+        known = group.members.get(member_id)
+        if known is not None and (fault := _fault_of_reverted(member, known.told)):
+            findings.broke("I9", position, f"{name}: {member_id} {fault}")
+    stale = sorted(
+        partition
+        for one in group.members.values()
+        for partition in one.held
+        if group.is_stale(one, partition)
+    )
+    findings.expect("I9", not stale, position, f"{name}: {stale[:5]} are of a topic that was deleted")
+    return {
+        partition: (member_id, since.token)
+        for member_id, member in group.members.items()
+        for partition, since in member.held.items()
+    }
+
+
+def _fault_of_reverted(member: records_pb2.Member, told: incremental_pb2.IncrementalMember) -> str:
+    """What the record says of a member that this did not; empty: nothing."""
+    if not told.can_be_classic:
+        return "did not say that it can be classic"
+    if (member.member_seq, member.process_id) != (told.member_seq, told.process_id):
+        return f"is of join {member.member_seq}, and has made join {told.member_seq}, or of another process"
+    if member.group_instance_id != told.group_instance_id:
+        return f"has the static id {member.group_instance_id!r}, and had {told.group_instance_id!r}"
+    if (member.identity, member.secret_hash) != (told.identity, told.secret_hash):
+        return "belongs to another identity, or has another secret"
+    return ""
 
 
 def _fault(told: incremental_pb2.IncrementalMember, known: records_pb2.Member) -> str:

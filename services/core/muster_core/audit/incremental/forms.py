@@ -8,13 +8,12 @@ from muster_protos.muster.v1 import common_pb2
 from muster_core.audit.form_parts import (
     KINDS,
     OF_A_REMOVAL,
+    PROCESS_BYTES,
     wrong_in_cause,
     wrong_in_names,
     wrong_in_partitions,
     wrong_in_record,
 )
-
-_PROCESS_BYTES = 16
 
 
 def _record(record: records_pb2.Record, group_id: str) -> Iterator[str]:
@@ -33,7 +32,7 @@ def _member(member: incremental_pb2.IncrementalMember) -> Iterator[str]:
     name = member.member_id
     if member.rebalance_timeout_ms < 1:
         yield f"{name} has a rebalance time-out of {member.rebalance_timeout_ms} ms"
-    if len(member.process_id) != (_PROCESS_BYTES if member.member_seq else 0):
+    if len(member.process_id) != (PROCESS_BYTES if member.member_seq else 0):
         yield f"{name} has join {member.member_seq} and {len(member.process_id)} bytes as its process"
     yield from wrong_in_names("topics", member.topics)
 
