@@ -4,6 +4,7 @@ from collections import Counter
 
 from kit.logs.incremental_log import IncrementalLog, with_converted_group, with_incremental_group
 from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.reverted_log import with_reverted_group
 from muster_audit.reading.facts import Fact, GroupSeen, Rebalances
 from muster_audit.reading.timeline import Timeline
 from muster_core.audit.log_audit import LogAudit
@@ -22,9 +23,7 @@ def facts_of(built: LogBuilder) -> list[Fact]:
 
 def test_groups_of_both_kinds_have_members_and_rebalances() -> None:
     before = facts_of(healthy(LogBuilder()))
-    facts = facts_of(
-        with_reverted_group(with_converted_group(with_incremental_group(healthy(LogBuilder()))))
-    )
+    facts = facts_of(with_reverted_group(with_converted_group(with_incremental_group(healthy(LogBuilder())))))
     seen = {one.group_id: one for one in facts if isinstance(one, GroupSeen)}
     (classic,) = (one for one in before if isinstance(one, GroupSeen))
     assert seen.pop(classic.group_id) == classic
@@ -39,6 +38,10 @@ def test_groups_of_both_kinds_have_members_and_rebalances() -> None:
     # A generation as a classic group, and the epoch after it became incremental, by which nothing moved.
     assert (converted.members, converted.generation, converted.rebalances) == (2, 2, 2)
     assert (converted.state, converted.last_cause) == ("stable", "converted")
+    # Epoch 2 moved partitions, and so did epoch 1; a generation followed when it was classic again.
+    reverted = seen[LogBuilder().named("r")]
+    assert (reverted.members, reverted.generation, reverted.rebalances) == (2, 3, 3)
+    assert (reverted.state, reverted.last_cause) == ("stable", "converted")
 
 
 def test_the_picture_of_members_follows_groups_of_both_kinds() -> None:

@@ -16,7 +16,13 @@ from client.client_scripted import NONE, ScriptedCluster
 from kit import forked
 from kit.interrupted import interrupted
 from muster.cli import _app
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_conversion_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+)
 
 pytestmark = pytest.mark.cluster
 FULL_DISK = Path("/dev/full")
@@ -410,6 +416,33 @@ async def test_what_the_coordinator_does_not_take_is_said_in_its_words(cluster: 
     assert code == 1
     assert "session_timeout_ms must be 6,000 to" in err
     assert "INVALID_CONFIG" in err
+
+
+async def test_a_group_is_made_one_of_the_other_kind(cluster: ScriptedCluster) -> None:
+    """It says what the group is now; why it cannot be is the coordinator's to say."""
+    a = cluster.coordinators[0]
+    code, out, _ = await cli(cluster, "groups", "convert", "g", "classic", "--reason", "rolled back")
+    assert (code, out) == (0, "group g is classic now\n")
+    code, out, _ = await cli(cluster, "groups", "convert", "g", "incremental")
+    assert (code, out) == (0, "group g is incremental already\n")
+    asked = [request for method, request in a.seen if method == "ConvertGroup"]
+    assert [(one.kind, one.reason) for one in asked] == [
+        (group_conversion_pb2.GROUP_KIND_CLASSIC, "rolled back"),
+        (group_conversion_pb2.GROUP_KIND_INCREMENTAL, ""),
+    ]
+    code, _, err = await cli(cluster, "groups", "convert", "g", "klassic")
+    assert code == 2
+    assert "klassic" in err
+    refused = group_conversion_pb2.ConvertGroupResponse(
+        error_code=common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL, error_message="member m can only be"
+    )
+    a.script["ConvertGroup"].append(refused)
+    code, _, err = await cli(cluster, "groups", "convert", "g", "classic")
+    assert code == 1
+    assert "member m can only be" in err
+    async with muster.Cluster(cluster.address) as connected:
+        with pytest.raises(muster.SettingsError, match="must be classic or incremental, not 'other'"):
+            await connected.convert_group("g", "other")  # type: ignore[arg-type]
 
 
 async def test_a_group_is_released_from_quarantine(cluster: ScriptedCluster) -> None:

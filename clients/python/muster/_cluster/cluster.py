@@ -4,11 +4,18 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import grpc
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
+from muster_protos.muster.v1.group_conversion_pb2 import (
+    GROUP_KIND_CLASSIC,
+    GROUP_KIND_INCREMENTAL,
+    ConvertGroupRequest,
+    ConvertGroupResponse,
+    GroupKind,
+)
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsResponse
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
@@ -54,6 +61,10 @@ from muster._values import Committed, Owner, Progress, TopicPartition
 
 Response = TypeVar("Response", bound=GroupResponse)
 _GROUPS_PER_PAGE = 2_000
+_KINDS: Mapping[str, GroupKind.ValueType] = {
+    "classic": GROUP_KIND_CLASSIC,
+    "incremental": GROUP_KIND_INCREMENTAL,
+}
 
 
 class Cluster(TopicCalls):
@@ -306,6 +317,35 @@ class Cluster(TopicCalls):
         request = request_of(check_group_id(group_id), settings, unset)
         answer = await self._group_call(group_id, request, AlterGroupSettingsResponse)
         return values_of(answer.settings)
+
+    async def convert_group(
+        self, group_id: str, kind: Literal["classic", "incremental"], reason: str = ""
+    ) -> bool:
+        """Makes a group with members one of another kind while they work.
+
+        What is set as `convert` does not keep it from that. The right `admin` of the group is needed.
+
+        Args:
+            group_id: the group.
+            kind: what it is to be.
+            reason: why, at most 255 characters; it is in the group's history.
+
+        Returns:
+            Whether it was of the other kind. One that is of this kind stays as it is.
+
+        Raises:
+            SettingsError: there is no such kind.
+            GroupError: it cannot be of this kind now, for instance because a member cannot, or because it has no
+                members; or there is no such group, or the cluster has not enabled the feature
+                `incremental-groups`. Nothing was changed.
+        """
+        if (wanted := _KINDS.get(kind)) is None:
+            raise SettingsError("kind", f"must be {' or '.join(_KINDS)}, not {kind!r}")
+        request = ConvertGroupRequest(
+            group_id=check_group_id(group_id), kind=wanted, reason=harmless(reason)[:REASON_MAX_CHARACTERS]
+        )
+        answer = await self._group_call(group_id, request, ConvertGroupResponse)
+        return answer.was != wanted
 
     async def remove_member(self, group_id: str, member: str, reason: str = "") -> None:
         """Puts a member out of a group, as an operator; the others share its work. It may join again.

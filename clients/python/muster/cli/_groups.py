@@ -11,6 +11,7 @@ from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
 from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
 from muster._values import Committed, Progress, TopicPartition
+from muster.cli._conversion import convert
 from muster.cli._group_settings import in_words, set_settings
 from muster.cli._keys import Keys, keys_of
 from muster.cli._moves import show_moves
@@ -160,6 +161,7 @@ def remove_member(
 
 
 app.command("set")(set_settings)
+app.command("convert")(convert)
 
 
 @app.command()
