@@ -2,13 +2,13 @@
 
 An assignor is a function from a `GroupSnapshot` to an `Assignment`. Those here assign as Kafka's classes
 do: `range`, `roundrobin`, `sticky` and `cooperative-sticky`, and those of Kafka's servers, which assign
-for incremental groups: `uniform`, and a `range` without racks. Nothing here does I/O or needs another
-package, so clients and servers share it. Read `_snapshot`, then `_sticky`; `_equal` and `_unequal` are
-how it shares.
+for incremental groups: `uniform`, and a `range` without racks. Of these two there are forms that know weights
+and zones. Nothing here does I/O or needs another package, so clients and servers share it. Read `_snapshot`,
+then `_sticky`; `_equal` and `_unequal` are how it shares, and `_weighted` how `uniform` does with weights.
 """
 
 from muster_assignors._check import AssignmentRefused, check_assignment
-from muster_assignors._range import assign_range, assign_range_without_racks
+from muster_assignors._range import assign_range, assign_range_by_weight, assign_range_without_racks
 from muster_assignors._roundrobin import assign_roundrobin
 from muster_assignors._snapshot import (
     AssignFunction,
@@ -20,7 +20,7 @@ from muster_assignors._snapshot import (
     TopicSnapshot,
 )
 from muster_assignors._sticky import assign_cooperative_sticky, assign_sticky
-from muster_assignors._uniform import assign_uniform, even_shares
+from muster_assignors._uniform import assign_uniform, assign_uniform_by_weight, even_shares
 
 RANGE = Assignor("range", assign_range)
 """Consecutive partitions of each topic, on members' racks where that is possible."""
@@ -53,10 +53,12 @@ __all__ = [
     "TopicSnapshot",
     "assign_cooperative_sticky",
     "assign_range",
+    "assign_range_by_weight",
     "assign_range_without_racks",
     "assign_roundrobin",
     "assign_sticky",
     "assign_uniform",
+    "assign_uniform_by_weight",
     "check_assignment",
     "even_shares",
 ]

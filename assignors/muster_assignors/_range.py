@@ -1,7 +1,7 @@
 """The `range` assignor: consecutive partitions, topic by topic, racks considered (KIP-881).
 
 Kafka has two classes of this name. That of its clients is `assign_range`; that of its servers, which knows
-nothing of racks, is `assign_range_without_racks`.
+nothing of racks, is `assign_range_without_racks`. `assign_range_by_weight` is ours.
 """
 
 from collections import defaultdict, deque
@@ -17,6 +17,8 @@ from muster_assignors._snapshot import (
     TopicSnapshot,
     partitions_of,
 )
+from muster_assignors._weighted import has_weights
+from muster_assignors._weighted_range import weighted_ranges
 
 
 def assign_range(group: GroupSnapshot) -> Assignment:
@@ -34,6 +36,11 @@ def assign_range(group: GroupSnapshot) -> Assignment:
 def assign_range_without_racks(group: GroupSnapshot) -> Assignment:
     """The `range` of Kafka's servers: runs as of `assign_range`, wherever members and partitions are."""
     return _runs(group, _shares(group))
+
+
+def assign_range_by_weight(group: GroupSnapshot) -> Assignment:
+    """`assign_range`, with runs as long as members are heavy and partitions are light."""
+    return weighted_ranges(group) if has_weights(group) else assign_range(group)
 
 
 @dataclass(slots=True)

@@ -35,9 +35,11 @@ class MemberSnapshot:
         keeps_owned: True if it went on working on `owned` (cooperative).
         generation: generation in which it got `owned`, -1: not known.
         user_data: its bytes for an assignor of your own; sticky ones understand those of Kafka's clients.
+        weight: how much it can do beside the others, from 1. Those of Kafka's clients do not look at it.
 
     Raises:
         TypeError: `topics` is one text.
+        ValueError: the weight is below 1.
     """
 
     member_id: str
@@ -48,11 +50,14 @@ class MemberSnapshot:
     keeps_owned: bool = False
     generation: int = -1
     user_data: bytes = b""
+    weight: int = 1
 
     def __post_init__(self) -> None:
         topics: object = self.topics
         if isinstance(topics, str):
             raise TypeError(f"topics must be a tuple of names, such as ({topics!r},)")
+        if self.weight < 1:
+            raise ValueError(f"weight is {self.weight}, it must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +68,18 @@ class TopicSnapshot:
         partitions: how many it has, removed ones included.
         racks: for each partition the racks that have it; empty: unknown.
         removed: numbers of those that were removed: nobody is given them.
+        weights: how much work each partition is, from 1; of removed ones it does not count. Empty: all are 1.
+            The assignors of Kafka's clients do not look at it.
 
     Raises:
         TypeError: the number of partitions is no whole number.
-        ValueError: it is below 0, or there are racks, but not those of each partition.
+        ValueError: it is below 0, or there are racks or weights, but not those of each partition.
     """
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
     removed: frozenset[int] = frozenset()
+    weights: tuple[int, ...] = ()
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -87,6 +95,8 @@ class TopicSnapshot:
             raise ValueError(f"partitions is {self.partitions}, it must be 0 or more")
         if self.racks and len(self.racks) != self.partitions:
             raise ValueError(f"racks of {len(self.racks)} partitions, not of {self.partitions}")
+        if self.weights and len(self.weights) != self.partitions:
+            raise ValueError(f"weights of {len(self.weights)} partitions, not of {self.partitions}")
 
 
 @dataclass(frozen=True, slots=True)

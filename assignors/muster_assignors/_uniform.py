@@ -1,7 +1,7 @@
 """The `uniform` assignor of Kafka's servers (KIP-848): balance first, then as few moves as possible.
 
 A member's `owned` is what it should have had so far, given back or not. Two ways, as in Kafka: all
-members want the same topics, or they do not.
+members want the same topics, or they do not. `assign_uniform_by_weight` is ours.
 """
 
 from collections import defaultdict
@@ -10,6 +10,7 @@ from itertools import islice, repeat
 
 from muster_assignors._java import in_text_order, text_order
 from muster_assignors._snapshot import Assignment, GroupSnapshot, MemberSnapshot, TopicPartition
+from muster_assignors._weighted import has_weights, has_zones, weighted_shares
 
 _ROUNDS = 16
 """How often the topics are gone through for balance, where members want different ones."""
@@ -33,6 +34,11 @@ def assign_uniform(group: GroupSnapshot, alike: bool | None = None) -> Assignmen
     members = [group.members[name] for name in in_text_order(group.members)]
     of_members = _different(group, members, topics)
     return {member.member_id: sorted(share) for member, share in zip(members, of_members, strict=True)}
+
+
+def assign_uniform_by_weight(group: GroupSnapshot, alike: bool | None = None) -> Assignment:
+    """`assign_uniform`, by load for weight, where members or partitions differ in that or zones are known."""
+    return weighted_shares(group) if has_weights(group) or has_zones(group) else assign_uniform(group, alike)
 
 
 def even_shares(

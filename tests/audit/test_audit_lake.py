@@ -319,11 +319,14 @@ def test_incremental_groups_give_what_a_plain_computation_gives(seed: int, tmp_p
     check(tmp_path / "lake", built)
 
 
-def test_a_member_of_an_incremental_group_has_the_times_that_it_asked_for_last(tmp_path: Path) -> None:
+def test_a_member_of_an_incremental_group_has_the_times_and_the_weight_that_it_said_last(
+    tmp_path: Path,
+) -> None:
     log = IncrementalLog(healthy())
     for member_id, seq, session_ms, grace_ms in (("a", 1, 9_000, 60_000), ("b", 1, 0, 0), ("a", 2, 7_000, 0)):
         told = log.told(member_id, seq)
         told.session_timeout_ms, told.disconnect_grace_ms = session_ms, grace_ms
+        told.weight = seq - 1 and 7
         log.add(
             member_subscribed=incremental_pb2.MemberSubscribed(group_id=log.group, member=told, joined=True)
         )
@@ -331,8 +334,8 @@ def test_a_member_of_an_incremental_group_has_the_times_that_it_asked_for_last(t
     build(tmp_path / "export", tmp_path / "lake")
     check(tmp_path / "lake", log.built)
     found = {
-        row["member_id"]: (row["session_timeout_ms"], row["disconnect_grace_ms"])
+        row["member_id"]: (row["session_timeout_ms"], row["disconnect_grace_ms"], row["weight"])
         for row in rows_of(tmp_path / "lake", "members")
         if row["group_id"] == log.group
     }
-    assert found == {"a": (7_000, 0), "b": (0, 0)}
+    assert found == {"a": (7_000, 0, 7), "b": (0, 0, 1)}

@@ -318,6 +318,27 @@ async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
     assert (code, out) == (1, "there is no group other\n")
 
 
+async def test_weights_are_shown_where_members_have_any(cluster: ScriptedCluster) -> None:
+    group = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="g", state=coordinator_pb2.GROUP_STATE_STABLE, generation=4, type="consumer"
+    )
+    group.members.add(member_id="m-1", host="h")
+    group.members.add(member_id="m-2", host="h")
+    detail = incremental_pb2.ConsumerGroupDescribeResponse.Group(group_id="g")
+    detail.members.add(member_id="m-1", weight=1, revocation_remaining_ms=-1)
+    detail.members.add(member_id="m-2", weight=4, revocation_remaining_ms=-1)
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
+    a.script["ConsumerGroupDescribe"].append(incremental_pb2.ConsumerGroupDescribeResponse(groups=[detail]))
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert code == 0
+    assert [line.split()[:4] for line in out.splitlines()[-3:]] == [
+        ["MEMBER", "HOST", "CLIENT", "WEIGHT"],
+        ["m-1", "h", "-", "1"],
+        ["m-2", "h", "-", "4"],
+    ]
+
+
 async def test_what_is_on_its_way_in_an_incremental_group_is_shown(cluster: ScriptedCluster) -> None:
     group = coordinator_pb2.DescribeGroupsResponse.Group(
         group_id="g", state=coordinator_pb2.GROUP_STATE_RECONCILING, generation=4, type="consumer"

@@ -98,11 +98,12 @@ def test_only_what_changes_is_touched() -> None:
 def test_a_join_says_everything_and_what_follows_only_what_changes() -> None:
     life = Life(SESSION_MS)
     life.on_stream = False
-    identity = Identity("g", "m", ("t", "u"), REBALANCE_MS, "i", "rack", "client", "range")
+    identity = Identity("g", "m", ("t", "u"), REBALANCE_MS, "i", "rack", "client", "range", weight=4)
     one = Membership(identity, life, PATIENCE_MS)
     asked = one.ask(START_MS)
     join = asked.request
     assert (join.member_epoch, join.rebalance_timeout_ms, join.rack_id) == (0, REBALANCE_MS, "rack")
+    assert join.weight == 4
     assert (list(join.topics.names), join.server_assignor, listed(join)) == (["t", "u"], "range", set())
     assert join.group_instance_id == "i"
     one.hear(asked, answer(10), START_MS)

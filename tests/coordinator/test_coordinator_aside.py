@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from muster_coordinator.assignment.answers import answer_to
 from muster_coordinator.assignment.aside import QUEUED_MAX, Aside
+from muster_coordinator.assignment.lines import lines_of_work, work_of
 from muster_core.events import Assign, Assigned, Resolve, Resolved, Work
 from muster_core.incremental.target import Candidate, Question
 
@@ -31,6 +33,24 @@ def assignment(number: int = 1, members: int = 300, partitions: int = 3_000) -> 
     return Assign("g", number, "uniform", Question(candidates, {"t": list(range(partitions))}, None))
 
 
+def weighed(assignor: str) -> Assign:
+    """A group in which everything counts differently."""
+    plain = assignment(5, members=5, partitions=40).question
+    candidates = {
+        name: one._replace(weight=1 + place) for place, (name, one) in enumerate(plain.candidates.items())
+    }
+    weights, zones = {"t": {3: 7, 9: 2}}, {"t": {3: frozenset({"r", "s"}), 5: frozenset({"s"})}}
+    return Assign("g", 5, assignor, Question(candidates, plain.topics, None, weights, zones))
+
+
+def test_weights_and_zones_travel_with_the_work() -> None:
+    """INC-161."""
+    for assignor in ("uniform", "range"):
+        work = weighed(assignor)
+        assert work_of(lines_of_work(work)) == work
+        assert answer_to(work) != answer_to(replace(work, question=replace(work.question, weights={})))
+
+
 async def result(aside: Aside, work: Work) -> Assigned | Resolved:
     done: asyncio.Future[Assigned | Resolved] = asyncio.get_running_loop().create_future()
     aside.submit(work, done.set_result)
@@ -51,6 +71,8 @@ async def test_it_answers_as_a_turn_of_the_shard_would(aside: Aside) -> None:
         assignment(),
         assignment(2, members=1, partitions=5),
         Assign("g", 3, "range", Question({}, {})),
+        weighed("uniform"),
+        weighed("range"),
         Resolve("g", 4, ("orders-1.*", "nothing", "oth[e]r"), names),
     ):
         assert await result(aside, work) == answer_to(work)

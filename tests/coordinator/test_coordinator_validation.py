@@ -94,6 +94,12 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (join(group_instance_id="x" * 250), "group_instance_id", "249"),
         (join(rebalance_timeout_ms=-1), "rebalance_timeout_ms", "2,147,483,647"),
         (join(disconnect_grace_ms=-1), "disconnect_grace_ms", "0"),
+        (join(weight=101), "weight", "100"),
+        (
+            incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", weight=101),
+            "weight",
+            "100",
+        ),
         (join(reason="x" * 256), "reason", "255"),
         (join(reason="\x1b[2Jgone"), "reason", "control"),
         (join(reason="a\nb"), "reason", "control"),

@@ -46,7 +46,7 @@ class Changing(VirtualMember):
 
     def __init__(self, cluster: VirtualShard, name: str, *, process: bytes | None = None) -> None:
         super().__init__(cluster, name)
-        self.seq = 0
+        self.seq = self.weight = 0
         self.process_id = name.encode().ljust(16, b".") if process is None else process
         self.protocols = [("range", metadata())]
         self.version = NOWHERE
@@ -55,7 +55,7 @@ class Changing(VirtualMember):
     def enter(self) -> "Changing":
         """Joins under the next number."""
         self.seq += 1
-        self.join(member_seq=self.seq, process_id=self.process_id)
+        self.join(member_seq=self.seq, process_id=self.process_id, weight=self.weight)
         return self
 
     def attach(self, stream_id: int = STREAM) -> None:

@@ -1,7 +1,9 @@
 """Worker processes in an incremental group on a real cluster: only what moves stops, whatever is killed."""
 
+from collections.abc import Awaitable
 from pathlib import Path
 
+import muster
 import pytest
 from kit.clusters.fenced_fleet import GROUP, Fleet
 from kit.clusters.server_cluster import all_served, find, running
@@ -52,6 +54,44 @@ async def test_workers_come_go_and_die_and_a_coordinator_dies_and_only_what_move
                 await fleet.stop(name)
         assert fleet.sink.rows("SELECT * FROM wrong") == []
         assert fleet.held() == {}
+
+
+async def test_a_group_grows_and_its_members_weigh_and_only_what_moves_stops(tmp_path: Path) -> None:
+    """INC-162: work on what stays is never begun again."""
+    async with (
+        running(tmp_path / "cluster", redis_nodes=1, coordinators=1) as cluster,
+        muster.Cluster(cluster.servers) as topics,
+    ):
+        await all_served(cluster.servers)
+        await topics.create_topic(GROUP, [f"p{number}" for number in range(12)])
+        fleet = Fleet(tmp_path, cluster.servers, "incremental", "-")
+
+        async def changes(change: Awaitable[object], moves: int, **shares: int) -> None:
+            before, starts = fleet.held(), fleet.starts()
+            await change
+            await fleet.has(**shares)
+            fleet.only_moved(before, starts)
+            now = fleet.held()
+            assert sum(now.get(number) not in (owner, None) for number, owner in before.items()) == moves
+
+        async def started(name: str, weight: int) -> None:
+            fleet.start(name, weight=weight)
+
+        try:
+            fleet.start("a")
+            fleet.start("b")
+            await fleet.has(a=6, b=6)
+            await changes(started("c", 2), 6, a=3, b=3, c=6)
+            added = topics.add_partitions(GROUP, [f"p{number}" for number in range(12, 16)])
+            await changes(added, 0, a=4, b=4, c=8)
+            heavy = min(number for number, owner in fleet.held().items() if owner == "c")
+            await changes(topics.add_partitions(GROUP, {f"p{heavy}": 5}), 2, a=5, b=5, c=6)
+            light = next(number for number, owner in fleet.held().items() if owner == "a")
+            await changes(topics.remove_partitions(GROUP, [f"p{light}"]), 0, a=4, b=5, c=6)
+        finally:
+            for name in tuple(fleet.workers):
+                await fleet.stop(name)
+        assert fleet.sink.rows("SELECT * FROM wrong") == []
 
 
 async def test_a_blocked_event_loop_keeps_its_partitions(tmp_path: Path) -> None:

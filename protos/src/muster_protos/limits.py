@@ -33,6 +33,9 @@ MEMBER_SECRET_MAX_BYTES: Final = 64
 PARTITION_WEIGHT_MAX: Final = 1_000_000
 """Weight of a partition, from 1."""
 
+MEMBER_WEIGHT_MAX: Final = 100
+"""Weight of a member, from 1."""
+
 REQUEST_MAX_BYTES: Final = 4 << 20
 """A call of the group protocol; some have a lower limit."""
 

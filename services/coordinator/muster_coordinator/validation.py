@@ -16,6 +16,7 @@ from muster_protos.limits import (
     ID_MAX_BYTES,
     MEMBER_SECRET_MAX_BYTES,
     MEMBER_SECRET_MIN_BYTES,
+    MEMBER_WEIGHT_MAX,
     NAME_MAX_CHARACTERS,
     NAME_RULE,
     PROTOCOLS_MAX,
@@ -126,6 +127,7 @@ def _join(request: coordinator_pb2.JoinGroupRequest, report: Report) -> None:
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "disconnect_grace_ms", request.disconnect_grace_ms, 0, DISCONNECT_GRACE_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
+    _range(report, "weight", request.weight, 0, MEMBER_WEIGHT_MAX)
     _process(report, request.process_id)
     if not _count(report, "protocols", request.protocols, 0, PROTOCOLS_MAX):
         return
@@ -342,6 +344,7 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
     _range(report, "disconnect_grace_ms", request.disconnect_grace_ms, 0, DISCONNECT_GRACE_MAX_MS)
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
+    _range(report, "weight", request.weight, 0, MEMBER_WEIGHT_MAX)
     _process(report, request.process_id)
     if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):
         _once(report, "topics.names", "", request.topics.names)

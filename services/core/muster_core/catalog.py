@@ -22,6 +22,8 @@ class Catalog:
         deletions_since: every removal after this offset is among the deletions; older ones may be forgotten.
         epoch: of the record at the place.
         removed: numbers of partitions that were removed, by topic; topics without any are missing.
+        weights: of partitions that are more work than others, by topic and number; the rest have 1.
+        zones: of partitions, by topic and number, as far as they are known.
     """
 
     offset: int
@@ -31,6 +33,8 @@ class Catalog:
     deletions_since: int = 0
     epoch: int = 0
     removed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    zones: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
 
     @property
     def place(self) -> Position:
@@ -57,9 +61,19 @@ class Catalog:
             for prefix in ("", PARKED_PREFIX)
         )
 
+    def weighed_otherwise(self, before: "Catalog") -> frozenset[str]:
+        """Names of topics whose partitions have other weights or zones than in an earlier catalog."""
+        return _different(self.weights, before.weights) | _different(self.zones, before.zones)
+
     def deleted_since(self, offset: int) -> frozenset[str]:
         """Names that were removed after a place; there may be later topics of them."""
         return frozenset(name for name, removed in self.deletions.items() if removed > offset)
+
+
+def _different(
+    now: Mapping[str, Mapping[int, object]], before: Mapping[str, Mapping[int, object]]
+) -> frozenset[str]:
+    return frozenset(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
 
 
 NOTHING_KNOWN = Catalog(0, {}, {})

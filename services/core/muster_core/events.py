@@ -185,6 +185,10 @@ class TopicsChanged:
     catalog: Catalog | None = None
     carried_out: int = 0
 
+    def weighed_since(self, before: Catalog) -> frozenset[str]:
+        """Topics whose partitions have other weights or zones than in an earlier catalog."""
+        return self.catalog.weighed_otherwise(before) if self.catalog is not None else frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class FeaturesEnabled:

@@ -38,6 +38,7 @@ from muster_core.incremental.target import Change
 from muster_core.log.application import group_of
 from muster_core.log.snapshot import nothing_of, parts
 from muster_core.log.topic_names import removed_by_topic
+from muster_core.log.topic_partitions import weights_by_topic, zones_by_topic, zones_message
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.veil import veiled_call, veiled_part
@@ -128,9 +129,13 @@ def _catalog_message(catalog: Catalog) -> metadata_pb2.TopicCatalog:
         topic = message.topics.add(
             name=name, partitions=partitions, incarnation=catalog.incarnations.get(name, 0)
         )
-        if removed := catalog.removed.get(name):
+        removed, weights = catalog.removed.get(name, ()), catalog.weights.get(name, {})
+        if removed or weights:
             for number in range(partitions):
-                topic.names.partitions.add(name="" if number in removed else _SOME_NAME)
+                some_name = "" if number in removed else _SOME_NAME
+                topic.names.partitions.add(name=some_name, weight=weights.get(number, 0))
+        if zones := catalog.zones.get(name):
+            topic.zones.CopyFrom(zones_message(zones))
     for name, offset in catalog.deletions.items():
         message.deletions.add(name=name, offset=offset)
     return message
@@ -145,6 +150,8 @@ def _catalog_of(message: metadata_pb2.TopicCatalog) -> Catalog:
         message.deletions_since,
         message.version.epoch,
         removed_by_topic(message.topics),
+        weights_by_topic(message.topics),
+        zones_by_topic(message.topics),
     )
 
 

@@ -487,9 +487,10 @@ class Shard:
             self._conversions.follow(group)
 
     def _topics_changed(self, event: TopicsChanged) -> None:
+        weighed = event.weighed_since(self._context.catalog)
         for group in tuple(self._context.groups.values()):
             self._context.working_on = group
-            self._incremental.look_again(group, event.topics)
+            self._incremental.look_again(group, event.topics | weighed)
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)

@@ -7,6 +7,8 @@ from muster_core.events import TopicsChanged
 from muster_core.features import FEATURE_NAMES
 from muster_core.log.replay import Entry
 from muster_core.log.topic_changes import decide
+from muster_core.log.topic_names import removed_by_topic
+from muster_core.log.topic_partitions import weights_by_topic, zones_by_topic
 from muster_core.log.topics import Topics
 from muster_core.position import Position
 from muster_discovery._forward import Forwarder
@@ -72,7 +74,7 @@ class Directory(ClusterView):
         self.topics.apply(Entry(Position(1, self._offset), record.SerializeToString(), b"", b""))
 
     def _catalog_now(self) -> Catalog:
-        topics = self.topics
+        topics, shown = self.topics, self.topics.to_proto().topics
         return Catalog(
             topics.version.offset,
             {name: topic.partitions for name, topic in topics.by_name.items()},
@@ -80,6 +82,9 @@ class Directory(ClusterView):
             {name: topic.incarnation for name, topic in topics.by_name.items()},
             topics.deletions_since,
             topics.version.epoch,
+            removed_by_topic(shown),
+            weights_by_topic(shown),
+            zones_by_topic(shown),
         )
 
     def _tell(self) -> None:

@@ -1,6 +1,8 @@
 """Worker processes that share a sink which notices two owners at a time."""
 
+import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 from kit.started.fenced_worker import Sink
@@ -15,17 +17,19 @@ WORKER = str(Path(__file__).parents[1] / "started" / "fenced_worker.py")
 class Fleet:
     """Worker processes and the sink that they share."""
 
-    def __init__(self, folder: Path, servers: str, protocol: str) -> None:
+    def __init__(self, folder: Path, servers: str, protocol: str, partitions: str = str(PARTITIONS)) -> None:
         self._protocol = protocol
+        self._partitions = partitions
         self._folder = folder
         self._servers = servers
         self.sink = Sink(str(folder / "sink.db"))
         self.workers: dict[str, ChildProcess] = {}
 
-    def start(self, name: str, protocol: str = "") -> None:
+    def start(self, name: str, protocol: str = "", **settings: object) -> None:
         """Starts one, of the fleet's protocol or another one."""
         path = str(self._folder / "sink.db")
-        arguments = [self._servers, GROUP, str(PARTITIONS), path, name, protocol or self._protocol]
+        protocol = protocol or self._protocol
+        arguments = [self._servers, GROUP, self._partitions, path, name, protocol, json.dumps(settings)]
         command = [sys.executable, WORKER, *arguments]
         worker = ChildProcess(name, command, self._folder / f"{name}.log", {}, removed=("MUSTER_",))
         worker.start()
@@ -66,6 +70,10 @@ class Fleet:
 
         await until(is_shared, f"{sorted(self.workers)} share the work", PATIENCE_S)
 
+    async def has(self, **shares: int) -> None:
+        """Waits until the workers have so many partitions, and nobody else has any."""
+        await until(lambda: Counter(self.held().values()) == shares, f"shares of {shares}", PATIENCE_S)
+
     async def progresses(self) -> None:
         """Waits until every partition was committed three times more."""
         before = self.done()
@@ -80,4 +88,4 @@ class Fleet:
         """Checks that since then work began anew where the owner changed, and nowhere else."""
         now = self.starts()
         for number, owner in self.held().items():
-            assert now[number] == starts[number] + int(owner != before[number]), number
+            assert now[number] == starts.get(number, 0) + int(owner != before.get(number)), number

@@ -126,6 +126,7 @@ class DrawnCalls:
             request.server_assignor = pick(_ASSIGNORS)
         if self._happens(0.3):
             request.rack_id = "r"
+        request.weight = pick([0, 0, 1, 2, 7])
         if not self._happens(self._numbered):
             return request, False
         self._number(request, group)

@@ -74,6 +74,9 @@ class NumberedMember:
         session_ms: session time-out that it asks for when it joins; 0: none.
         grace_ms: disconnect grace, likewise.
         can_be_classic: whether it says so when it joins.
+        weight: weight that it says when it joins; 0: none.
+        rack_id: where it runs; empty: it does not say.
+        topics: what it subscribes to.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class NumberedMember:
         self.epoch = 0
         self.version = NOWHERE
         self.owned: dict[TopicPartition, Position] = {}
-        self.session_ms = self.grace_ms = 0
+        self.session_ms = self.grace_ms = self.weight = 0
         self.can_be_classic = False
+        self.rack_id = ""
+        self.topics = ["t"]
 
     def request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
         """A request with what it must have; version and list are the caller's."""
@@ -107,12 +112,15 @@ class NumberedMember:
         if not again:
             self.seq, self.version, self.owned = self.seq + 1, NOWHERE, {}
         request = self.request(JOIN)
-        request.topics.names.append("t")
+        request.topics.names.extend(self.topics)
         request.rebalance_timeout_ms = 30_000
         request.owned.SetInParent()
         request.replaces.CopyFrom(replaces.to_proto())
         request.session_timeout_ms, request.disconnect_grace_ms = self.session_ms, self.grace_ms
         request.can_be_classic = self.can_be_classic
+        request.weight = self.weight
+        if self.rack_id:
+            request.rack_id = self.rack_id
         return self.hear(self.ask(request))
 
     def beat(self, owned: Iterable[TopicPartition] | None = None) -> ConsumerGroupHeartbeatResponse:

@@ -219,6 +219,11 @@ def _an_incremental_member_without_a_time_out(built: LogBuilder) -> None:
     _last(built, lambda record: record.member_subscribed.member.ClearField("rebalance_timeout_ms"))
 
 
+def _an_incremental_member_that_is_too_heavy(built: LogBuilder) -> None:
+    _grown(built).subscribe("f")
+    _last(built, lambda record: setattr(record.member_subscribed.member, "weight", 101))
+
+
 def _a_topic_that_is_subscribed_twice(built: LogBuilder) -> None:
     _grown(built).subscribe("f")
     _last(built, lambda record: record.member_subscribed.member.topics.append("t"))
@@ -343,6 +348,11 @@ def _a_conversion_under_an_earlier_join(built: LogBuilder) -> None:
     _last(built, lambda record: setattr(record.group_converted.members[0], "member_seq", 0))
 
 
+def _a_conversion_to_another_weight(built: LogBuilder) -> None:
+    convert(begin_converted_group(built))
+    _last(built, lambda record: setattr(record.group_converted.members[0], "weight", 2))
+
+
 def _a_conversion_that_gives_a_static_id_away(built: LogBuilder) -> None:
     convert(begin_converted_group(built), members=["a=s", "b"])
 
@@ -392,6 +402,7 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
         _a_conversion_of_another_generation,
         _a_conversion_of_who_can_only_be_classic,
         _a_conversion_under_an_earlier_join,
+        _a_conversion_to_another_weight,
         _a_conversion_that_gives_a_static_id_away,
     ),
     "I2": (
@@ -431,6 +442,7 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
         _an_incremental_record_that_may_be_skipped,
         _a_join_without_its_process,
         _an_incremental_member_without_a_time_out,
+        _an_incremental_member_that_is_too_heavy,
         _a_topic_that_is_subscribed_twice,
         _an_epoch_for_no_cause,
         _a_target_by_no_assignor,

@@ -78,6 +78,10 @@ def _a_member_with_a_negative_grace(built: LogBuilder) -> None:
     _a_generation(built, lambda started: setattr(started.members[0], "disconnect_grace_ms", -5))
 
 
+def _a_member_that_is_too_heavy(built: LogBuilder) -> None:
+    _a_generation(built, lambda started: setattr(started.members[0], "weight", 101))
+
+
 def _a_hash_of_another_length(built: LogBuilder) -> None:
     _a_generation(built, lambda started: setattr(started.members[0], "secret_hash", b"short"))
 
@@ -189,6 +193,7 @@ FORGED: tuple[Callable[[LogBuilder], None], ...] = (
     _a_member_without_a_session,
     _a_member_with_a_negative_time_out,
     _a_member_with_a_negative_grace,
+    _a_member_that_is_too_heavy,
     _a_hash_of_another_length,
     _a_protocol_twice,
     _a_protocol_of_an_empty_generation,

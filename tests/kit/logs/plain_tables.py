@@ -213,6 +213,7 @@ def members(reads: Sequence[Read]) -> Table:
                     row, last = open_[group_id, member_id], member.to_record()
                     row["last_generation"] = shard.groups[group_id].generation
                     row["client_version"], row["identity"] = last.client_version, last.identity
+                    row["weight"] = last.weight or 1
                     row["secret_hash"] = "".join(f"{byte:02x}" for byte in last.secret_hash)
     return rows
 

@@ -3,10 +3,12 @@
 `python fenced_worker.py SERVERS GROUP PARTITIONS SINK NAME ASSIGNORS`: the topic has the group's name, SINK
 is a file, and ASSIGNORS are joined by commas, `-` for those that `muster.run` has, `incremental` for the
 coordinator's in an incremental group, `incremental-unary` for that without streams, `auto` for either kind.
-PARTITIONS is `-` where the catalog says how many there are. SIGTERM ends it.
+PARTITIONS is `-` where the catalog says how many there are. More settings of the member may follow, as JSON.
+SIGTERM ends it.
 """
 
 import asyncio
+import json
 import sqlite3
 import sys
 from contextlib import closing
@@ -86,7 +88,9 @@ class Sink:
         db.execute("INSERT INTO wrong VALUES (?, ?, ?)", (partition, self._worker, what))
 
 
-def main(servers: str, group: str, partitions: str, path: str, name: str, assignors: str) -> None:
+def main(
+    servers: str, group: str, partitions: str, path: str, name: str, assignors: str, more: str = "{}"
+) -> None:
     sink = Sink(path, name)
     settings: muster.MemberSettings = {
         "client_id": name,
@@ -101,6 +105,7 @@ def main(servers: str, group: str, partitions: str, path: str, name: str, assign
         settings["protocol"] = "auto"
     elif assignors != "-":
         settings["assignors"] = assignors.split(",")
+    settings.update(json.loads(more))
 
     async def work(partition: muster.Partition) -> None:
         sink.begin(partition.number, partition.token)

@@ -55,6 +55,7 @@ class Identity:
         rebalance_timeout_ms: how long it may take to give partitions back.
         group_instance_id: its static id; empty: dynamic.
         rack_id: where it runs; empty: unknown.
+        weight: how much it can do beside the others.
         client_id: its name for people.
         server_assignor: which assignor it prefers; empty: whichever the group has.
         session_timeout_ms: how long it may be silent; 0: as the coordinator says.
@@ -72,6 +73,7 @@ class Identity:
     server_assignor: str = ""
     session_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
+    weight: int = 1
     secret: bytes = field(default=b"", repr=False)
 
     def request(self, epoch: int, member_seq: int, process_id: bytes) -> ConsumerGroupHeartbeatRequest:
@@ -94,6 +96,7 @@ class Identity:
         request.owned.SetInParent()
         request.session_timeout_ms = self.session_timeout_ms
         request.disconnect_grace_ms = self.disconnect_grace_ms
+        request.weight = self.weight
         if self.rack_id:
             request.rack_id = self.rack_id
         if self.server_assignor:

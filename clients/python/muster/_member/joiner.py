@@ -183,6 +183,7 @@ class Joiner:
             request_id=uuid.uuid4().hex,
             member_seq=self._member_seq,
             process_id=self._process_id,
+            weight=config.weight if config.weight > 1 else 0,
         )
 
     def _join_timeout_ms(self) -> int:

@@ -86,6 +86,7 @@ class Participation:
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             group_instance_id=config.group_instance_id,
             rack_id=config.rack_id,
+            weight=config.weight,
             client_id=config.client_id,
             session_timeout_ms=config.session_timeout_ms,
             disconnect_grace_ms=min(grace_ms, DISCONNECT_GRACE_MAX_MS),

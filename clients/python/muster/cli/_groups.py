@@ -95,13 +95,26 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     if group.HasField("settings"):
         say(f"set for it: {in_words(values_of(group.settings))}")
     typer.echo("")
+    moves = None
+    if group.type == _OF_COORDINATOR:
+        moves = ask(servers, lambda cluster: cluster.describe_incremental_group(group_id))
+    weights = {m.member_id: m.weight for m in moves.members} if moves is not None else {}
+    is_weighted = any(weight > 1 for weight in weights.values())
     rows = [
-        (m.group_instance_id or m.member_id, m.host, m.client_version or "-", _owned(m, keys), _token(m))
+        (
+            m.group_instance_id or m.member_id,
+            m.host,
+            m.client_version or "-",
+            *((weights.get(m.member_id, 1),) if is_weighted else ()),
+            _owned(m, keys),
+            _token(m),
+        )
         for m in group.members
     ]
-    show_table(("MEMBER", "HOST", "CLIENT", "OWNS", "TOKEN"), rows, "it has no members")
-    if group.type == _OF_COORDINATOR:
-        show_moves(ask(servers, lambda cluster: cluster.describe_incremental_group(group_id)), keys)
+    weight = ("WEIGHT",) if is_weighted else ()
+    show_table(("MEMBER", "HOST", "CLIENT", *weight, "OWNS", "TOKEN"), rows, "it has no members")
+    if moves is not None:
+        show_moves(moves, keys)
     _show_left(progress, keys)
     if parked:
         typer.echo("")

@@ -8,12 +8,14 @@ from muster_assignors import (
     MemberSnapshot,
     TopicPartition,
     TopicSnapshot,
-    assign_range_without_racks,
-    assign_uniform,
+    assign_range_by_weight,
+    assign_uniform_by_weight,
     even_shares,
 )
 from muster_core.incremental import partitions
 from muster_core.incremental.target import Question, ServerAssignor
+
+_NOWHERE = frozenset[str]()
 
 
 def _asked(assign: Callable[[GroupSnapshot, bool | None], Assignment]) -> ServerAssignor:
@@ -26,15 +28,11 @@ def _asked(assign: Callable[[GroupSnapshot, bool | None], Assignment]) -> Server
                 one.group_instance_id,
                 one.rack_id,
                 tuple(TopicPartition(*partition) for partition in sorted(one.before)),
+                weight=one.weight,
             )
             for member_id, one in question.candidates.items()
         }
-        topics = {
-            name: TopicSnapshot(
-                numbers[-1] + 1, removed=frozenset(range(numbers[-1] + 1)).difference(numbers)
-            )
-            for name, numbers in question.topics.items()
-        }
+        topics = {name: _topic(question, name) for name in question.topics}
         if not members:
             return {}
         given = assign(GroupSnapshot(members, topics), question.alike)
@@ -43,7 +41,19 @@ def _asked(assign: Callable[[GroupSnapshot, bool | None], Assignment]) -> Server
     return answer
 
 
-_uniform_by_snapshots = _asked(assign_uniform)
+def _topic(question: Question, name: str) -> TopicSnapshot:
+    numbers = question.topics[name]
+    every = range(numbers[-1] + 1)
+    weights, zones = question.weights.get(name), question.zones.get(name)
+    return TopicSnapshot(
+        len(every),
+        tuple(zones.get(number, _NOWHERE) for number in every) if zones else (),
+        frozenset(every).difference(numbers),
+        tuple(weights.get(number, 1) for number in every) if weights else (),
+    )
+
+
+_uniform_by_snapshots = _asked(assign_uniform_by_weight)
 
 
 def _uniform(question: Question) -> Mapping[str, Collection[partitions.TopicPartition]]:
@@ -52,7 +62,7 @@ def _uniform(question: Question) -> Mapping[str, Collection[partitions.TopicPart
     alike = question.alike
     if alike is None:
         alike = len({one.topics for one in candidates.values()}) == 1
-    if not alike or not candidates:
+    if not (alike and candidates and question.is_plain):
         return _uniform_by_snapshots(question)
     wanted = next(iter(candidates.values())).topics
     numbers = {topic: some for topic, some in question.topics.items() if topic in wanted}
@@ -61,6 +71,6 @@ def _uniform(question: Question) -> Mapping[str, Collection[partitions.TopicPart
 
 SERVER_ASSIGNORS: Mapping[str, ServerAssignor] = {
     "uniform": _uniform,
-    "range": _asked(lambda group, _: assign_range_without_racks(group)),
+    "range": _asked(lambda group, _: assign_range_by_weight(group)),
 }
 """By name, the default first."""

@@ -28,7 +28,8 @@ def lines_of_work(work: Work) -> Iterator[bytes]:
     question = work.question
     yield _line(["assign", work.group_id, work.number, [work.server_assignor, question.alike]])
     for topic, numbers in question.topics.items():
-        yield _line(["t", topic, numbers])
+        weights, zones = question.weights.get(topic, {}), question.zones.get(topic, {})
+        yield _line(["t", topic, numbers, [*weights.items()], [[one, sorted(zones[one])] for one in zones]])
     alike: dict[frozenset[str], int] = {}
     for candidate in question.candidates.values():
         if candidate.topics not in alike:
@@ -45,6 +46,7 @@ def lines_of_work(work: Work) -> Iterator[bytes]:
                         one.rack_id,
                         alike[one.topics],
                         _by_topic(one.before),
+                        one.weight,
                     ]
                     for one in portion
                 ],
@@ -65,21 +67,27 @@ def work_of(lines: Iterable[bytes]) -> Work:
             group_id, number, tuple(head), tuple(name for line in parts for name in json.loads(line))
         )
     topics: dict[str, list[int]] = {}
+    weights: dict[str, Mapping[int, int]] = {}
+    zones: dict[str, Mapping[int, frozenset[str]]] = {}
     alike: list[frozenset[str]] = []
     candidates: dict[str, Candidate] = {}
     for line in parts:
         part = json.loads(line)
         if part[0] == "t":
-            topics[part[1]] = part[2]
+            _, topic, topics[topic], of_topic, near = part
+            if of_topic:
+                weights[topic] = dict(of_topic)
+            if near:
+                zones[topic] = {number: frozenset(names) for number, names in near}
         elif part[0] == "s":
             alike.append(frozenset(part[1]))
         else:
-            for member_id, instance_id, rack_id, wanted, before in part[1]:
+            for member_id, instance_id, rack_id, wanted, before, weight in part[1]:
                 candidates[member_id] = Candidate(
-                    member_id, instance_id, rack_id, alike[wanted], _partitions(before)
+                    member_id, instance_id, rack_id, alike[wanted], _partitions(before), weight
                 )
     server_assignor, are_alike = head
-    return Assign(group_id, number, server_assignor, Question(candidates, topics, are_alike))
+    return Assign(group_id, number, server_assignor, Question(candidates, topics, are_alike, weights, zones))
 
 
 def lines_of_answer(answer: Assigned | Resolved) -> Iterator[bytes]:

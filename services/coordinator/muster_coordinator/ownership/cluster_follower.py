@@ -6,6 +6,7 @@ from muster_core.catalog import Catalog
 from muster_core.events import Event, FeaturesEnabled, TopicsChanged
 from muster_core.features import NO_FEATURES, Feature, known_of
 from muster_core.log.topic_names import removed_by_topic
+from muster_core.log.topic_partitions import weights_by_topic, zones_by_topic
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.cluster.view import ClusterView
 
@@ -104,6 +105,8 @@ class ClusterFollower:
             pushed.deletions_since,
             pushed.version.epoch,
             removed,
+            weights_by_topic(pushed.topics),
+            zones_by_topic(pushed.topics),
         )
         changed: frozenset[str] = frozenset()
         deleted: frozenset[str] = frozenset()

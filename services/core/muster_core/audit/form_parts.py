@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from muster_protos.limits import MEMBER_WEIGHT_MAX
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
@@ -75,6 +76,12 @@ def wrong_in_partitions(topics: Iterable[common_pb2.TopicPartitions]) -> Iterato
         yield "it removes nothing"
     if len(set(named)) < len(named):
         yield "a partition twice"
+
+
+def wrong_in_weight(name: str, weight: int) -> Iterator[str]:
+    """What is wrong with the weight of a member."""
+    if weight > MEMBER_WEIGHT_MAX:
+        yield f"{name} has a weight of {weight}"
 
 
 def wrong_in_names(what: str, names: Sequence[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from muster_core.audit.form_parts import (
     wrong_in_partitions,
     wrong_in_record,
     wrong_in_settings,
+    wrong_in_weight,
 )
 from muster_core.audit.incremental.forms import CHECKS as OF_INCREMENTAL_GROUPS
 from muster_core.audit.invariants import Findings
@@ -147,6 +148,7 @@ def _member(member: records_pb2.Member) -> Iterator[str]:
         yield f"{name} supports {protocols}"
     if len(member.secret_hash) not in (0, HASH_BYTES):
         yield f"{name} has {len(member.secret_hash)} bytes as hash of its secret"
+    yield from wrong_in_weight(name, member.weight)
 
 
 def _assignment_committed(record: records_pb2.Record) -> Iterator[str]:

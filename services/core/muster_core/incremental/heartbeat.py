@@ -289,6 +289,7 @@ class Turn:
             can_be_classic=request.can_be_classic,
             session_timeout_ms=self._granted(request.session_timeout_ms, self._around.session_ms),
             disconnect_grace_ms=self._granted(request.disconnect_grace_ms, self._around.grace_ms),
+            weight=request.weight or 1,
         )
         self._decision.replace(holder.member_id, told)
 
@@ -346,7 +347,15 @@ class Turn:
             disconnect_grace_ms=self._granted(request.disconnect_grace_ms, around.grace_ms)
             if wishes
             else before.disconnect_grace_ms,
+            weight=self._weight(before, is_new=wishes),
         )
+
+    def _weight(self, before: Told, *, is_new: bool) -> int:
+        """What the member weighs; a join that comes again is older than what was said since (INC-160)."""
+        said = self._request.weight
+        if is_new:
+            return said or 1
+        return before.weight if self._request.member_epoch == JOIN else said or before.weight
 
     def _granted(self, wish_ms: int, set_ms: int) -> int:
         """A time that counts as long as a numbered join does: what is set for the group, else the wish."""
@@ -367,6 +376,7 @@ class Turn:
         # Kafka leaves a member that drops its expression what that matched, until something else changes.
         gave_up = told.is_numbered and bool(self._told_before.topic_regex) and not told.topic_regex
         changed = told.topics != self._told_before.topics or self._takes_up(told) or gave_up
+        changed = changed or told.weight != self._told_before.weight
         is_first = not decision.group.target_epoch
         if not (changed or around.topics_changed or is_first):
             return None

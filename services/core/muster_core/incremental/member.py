@@ -41,6 +41,7 @@ class Told:
         can_be_classic: whether it said so.
         session_timeout_ms: how long it asked to live in silence when it joined; 0: as the shard says.
         disconnect_grace_ms: the same, when its stream broke.
+        weight: how much it can do beside the others, from 1.
     """
 
     member_id: str
@@ -61,6 +62,7 @@ class Told:
     can_be_classic: bool = False
     session_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
+    weight: int = 1
 
     @property
     def is_numbered(self) -> bool:
@@ -101,6 +103,7 @@ class Told:
             can_be_classic=self.can_be_classic,
             session_timeout_ms=self.session_timeout_ms,
             disconnect_grace_ms=self.disconnect_grace_ms,
+            weight=self.weight if self.weight > 1 else 0,
         )
 
     @classmethod
@@ -125,6 +128,7 @@ class Told:
             record.can_be_classic,
             record.session_timeout_ms,
             record.disconnect_grace_ms,
+            record.weight or 1,
         )
 
 

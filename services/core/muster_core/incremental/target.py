@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeAlias
@@ -21,11 +21,15 @@ class Topics:
         partitions: numbers of partitions by topic, removed ones included.
         incarnations: which topic has a name, where that is known.
         removed: numbers of partitions that were removed, by topic.
+        weights: of partitions that are more work than others, by topic and number.
+        zones: of partitions, by topic and number.
     """
 
     partitions: Mapping[str, int]
     incarnations: Mapping[str, int]
     removed: Mapping[str, frozenset[int]]
+    weights: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    zones: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
 
     def numbers(self, topic: str) -> list[int]:
         """The partitions of a topic, in order; none: there is no such topic."""
@@ -33,7 +37,10 @@ class Topics:
         return [number for number in range(self.partitions.get(topic, 0)) if number not in removed]
 
     def hash_of(self, names: Collection[str]) -> bytes:
-        """Changes when a topic is another one, or has other partitions (conformance GE-23, GE-24)."""
+        """Changes when a topic is another one, or its partitions are others, or others in weights or zones.
+
+        That is all that assignments depend on (conformance GE-23, GE-24; docs/safety.md, INC-163).
+        """
         there = sorted(name for name in names if name in self.partitions)
         if not there:
             return b""
@@ -43,7 +50,13 @@ class Topics:
             digest.update(
                 f"{name}\0{self.incarnations.get(name, 0)}\0{self.partitions[name]}\0{removed}\n".encode()
             )
+            if name in self.weights or name in self.zones:
+                digest.update(_weighed(self.weights.get(name, {}), self.zones.get(name, {})))
         return digest.digest()[:_HASH_BYTES]
+
+
+def _weighed(weights: Mapping[int, int], zones: Mapping[int, frozenset[str]]) -> bytes:
+    return repr((sorted(weights.items()), [(one, sorted(zones[one])) for one in sorted(zones)])).encode()
 
 
 class Candidate(NamedTuple):
@@ -55,6 +68,7 @@ class Candidate(NamedTuple):
         rack_id: where it runs; empty: not known.
         topics: what it subscribes to, by name or by an expression, also what does not exist.
         before: what it should have had so far.
+        weight: how much it can do beside the others.
     """
 
     member_id: str
@@ -62,6 +76,7 @@ class Candidate(NamedTuple):
     rack_id: str
     topics: frozenset[str]
     before: Partitions
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +88,22 @@ class Question:
         topics: partitions of the topics that they subscribe to, in order; of those that exist.
         alike: whether all count as subscribing to the same, whatever they do (conformance GS-16); None: as
             they do.
+        weights: of partitions that are more work than others, by topic and number.
+        zones: of partitions, by topic and number.
     """
 
     candidates: Mapping[str, Candidate]
     topics: Mapping[str, list[int]]
     alike: bool | None = None
+    weights: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    zones: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all members and all partitions count as much, wherever they are."""
+        if self.weights or len({one.weight for one in self.candidates.values()}) > 1:
+            return False
+        return not self.zones or not any(one.rack_id for one in self.candidates.values())
 
 
 ServerAssignor: TypeAlias = Callable[[Question], Mapping[str, Collection[TopicPartition]]]
@@ -174,6 +200,14 @@ def are_alike(group: IncrementalGroup) -> bool | None:
     return len({one.topic_regex for one in told}) == 1 and not any(one.topics for one in told)
 
 
+def are_as_much(group: IncrementalGroup, topics: Topics) -> bool:
+    """Whether all members and partitions count as much, wherever they are; an assignor is quicker then."""
+    names = subscribed_topics(group)
+    if not names.isdisjoint(topics.weights) or len({one.told.weight for one in group.members.values()}) > 1:
+        return False
+    return names.isdisjoint(topics.zones) or not any(one.told.rack_id for one in group.members.values())
+
+
 def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None = None) -> Question:
     """What an assignor is asked about a group (conformance TA-07, TA-08).
 
@@ -189,8 +223,15 @@ def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None =
             member.told.rack_id,
             group.topics_of(member.told),
             member.target,
+            member.told.weight,
         )
         for member_id, member in sorted(group.members.items())
     }
     there = {name: topics.numbers(name) for name in sorted(subscribed_topics(group))}
-    return Question(candidates, {name: numbers for name, numbers in there.items() if numbers}, alike)
+    return Question(
+        candidates,
+        {name: numbers for name, numbers in there.items() if numbers},
+        alike,
+        {name: topics.weights[name] for name in there if name in topics.weights},
+        {name: topics.zones[name] for name in there if name in topics.zones},
+    )

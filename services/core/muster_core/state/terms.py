@@ -23,6 +23,7 @@ class Terms(NamedTuple):
         rebalance_timeout_ms: how long the others wait for it.
         disconnect_grace_ms: how long it may stay away after its stream broke; 0: its session.
         client_version: library that it uses, with its version, for people; empty: it did not say.
+        weight: how much it can do beside others, once the group is an incremental one; 0: as much.
     """
 
     protocols: Protocols = NO_PROTOCOLS
@@ -30,6 +31,7 @@ class Terms(NamedTuple):
     rebalance_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
     client_version: str = ""
+    weight: int = 0
 
 
 NO_TERMS = Terms()

@@ -119,6 +119,7 @@ class JoinGroupRequest(_message.Message):
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
     MEMBER_SECRET_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group, 1 to 255 bytes."""
     member_id: _builtins.str
@@ -164,6 +165,8 @@ class JoinGroupRequest(_message.Message):
     ConsumerGroupHeartbeatRequest, 16 bytes. Counts with `member_seq` alone, and once the cluster has enabled the feature
     `incremental-groups`. Empty: it can be in a classic group only.
     """
+    weight: _builtins.int
+    """As in ConsumerGroupHeartbeatRequest: counts when the group becomes an incremental one. 0: 1."""
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProtocol]:
         """What it supports, preferred first; 1 to 16."""
@@ -187,10 +190,11 @@ class JoinGroupRequest(_message.Message):
         client_version: _builtins.str = ...,
         member_secret: _builtins.bytes = ...,
         process_id: _builtins.bytes = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "process_id", b"process_id", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "process_id", b"process_id", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "request_id", b"request_id", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

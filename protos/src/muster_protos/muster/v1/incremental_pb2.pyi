@@ -91,6 +91,7 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     LEAVE_REASON_FIELD_NUMBER: _builtins.int
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -128,6 +129,10 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     disconnect_grace_ms: _builtins.int
     """How long it may stay away when its stream broke, ms, at most 30 minutes; 0: as long as the shard says. Counts with its
     join. If it is longer than the session, that counts.
+    """
+    weight: _builtins.int
+    """How much it can do beside the other members, 1 to 100: it is given so much more of the work. 0: 1 when it joins, else as
+    it was.
     """
     @_builtins.property
     def topics(self) -> Global___ConsumerGroupHeartbeatRequest.TopicNames:
@@ -168,10 +173,11 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
         leave_reason: _builtins.str = ...,
         session_timeout_ms: _builtins.int = ...,
         disconnect_grace_ms: _builtins.int = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "group_instance_id", b"group_instance_id", "owned", b"owned", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015
@@ -390,6 +396,7 @@ class ConsumerGroupDescribeResponse(_message.Message):
         AWAITS_FIELD_NUMBER: _builtins.int
         SESSION_REMAINING_MS_FIELD_NUMBER: _builtins.int
         REVOCATION_REMAINING_MS_FIELD_NUMBER: _builtins.int
+        WEIGHT_FIELD_NUMBER: _builtins.int
         member_id: _builtins.str
         """Its id."""
         group_instance_id: _builtins.str
@@ -408,6 +415,8 @@ class ConsumerGroupDescribeResponse(_message.Message):
         """How long it may still be silent, ms; -1: it is away, or that is not known."""
         revocation_remaining_ms: _builtins.int
         """How long it has left to give back what it is to give back, ms; -1: it owes nothing."""
+        weight: _builtins.int
+        """How much it can do beside the others."""
         @_builtins.property
         def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
             """Topics that it names."""
@@ -445,10 +454,11 @@ class ConsumerGroupDescribeResponse(_message.Message):
             awaits: _abc.Iterable[Global___ConsumerGroupDescribeResponse.Awaited] | None = ...,
             session_remaining_ms: _builtins.int = ...,
             revocation_remaining_ms: _builtins.int = ...,
+            weight: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "awaits", b"awaits", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "member_epoch", b"member_epoch", "member_id", b"member_id", "rack_id", b"rack_id", "revocation_remaining_ms", b"revocation_remaining_ms", "revoking", b"revoking", "session_remaining_ms", b"session_remaining_ms", "target", b"target", "topic_regex", b"topic_regex", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "awaits", b"awaits", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "member_epoch", b"member_epoch", "member_id", b"member_id", "rack_id", b"rack_id", "revocation_remaining_ms", b"revocation_remaining_ms", "revoking", b"revoking", "session_remaining_ms", b"session_remaining_ms", "target", b"target", "topic_regex", b"topic_regex", "topics", b"topics", "weight", b"weight"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

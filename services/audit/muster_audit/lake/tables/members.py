@@ -53,6 +53,9 @@ class Member(Interval):
         str | None,
         "Hash of its secret in its last generation, in hexadecimal, which opens nothing; empty: it had none.",
     ] = None
+    weight: Annotated[
+        int | None, "How much it could do beside the other members of its group, as it said last; from 1."
+    ] = None
 
 
 class Members(Tracker[Member]):
@@ -168,12 +171,13 @@ class Members(Tracker[Member]):
 def _note(row: Member, member: records_pb2.Member) -> None:
     """Notes what may be another thing in a later record of the same member."""
     row.client_version, row.identity = member.client_version, member.identity
-    row.secret_hash = member.secret_hash.hex()
+    row.secret_hash, row.weight = member.secret_hash.hex(), member.weight or 1
 
 
 def _note_told(row: Member, told: incremental_pb2.IncrementalMember) -> None:
     row.client_version, row.identity, row.secret_hash = "", told.identity, told.secret_hash.hex()
     row.session_timeout_ms, row.disconnect_grace_ms = told.session_timeout_ms, told.disconnect_grace_ms
+    row.weight = told.weight or 1
 
 
 def incremental_row(at: Place, group_id: str, told: incremental_pb2.IncrementalMember) -> Member:

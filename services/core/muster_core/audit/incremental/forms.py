@@ -13,6 +13,7 @@ from muster_core.audit.form_parts import (
     wrong_in_names,
     wrong_in_partitions,
     wrong_in_record,
+    wrong_in_weight,
 )
 
 
@@ -35,6 +36,7 @@ def _member(member: incremental_pb2.IncrementalMember) -> Iterator[str]:
     if len(member.process_id) != (PROCESS_BYTES if member.member_seq else 0):
         yield f"{name} has join {member.member_seq} and {len(member.process_id)} bytes as its process"
     yield from wrong_in_names("topics", member.topics)
+    yield from wrong_in_weight(name, member.weight)
 
 
 def _epoch_raised(record: records_pb2.Record) -> Iterator[str]:

@@ -127,7 +127,7 @@ class Descriptions:
         answer.rack_id, answer.client_id, answer.host = told.rack_id, told.client_id, told.host
         answer.member_epoch = group.epoch_of(member)
         answer.topics.extend(sorted(told.topics))
-        answer.topic_regex = told.topic_regex
+        answer.topic_regex, answer.weight = told.topic_regex, told.weight
         answer.assigned.extend(by_topic(self._existing(member.assigned)))
         answer.revoking.extend(by_topic(self._existing(member.pending)))
         answer.target.extend(by_topic(self._existing(member.target)))

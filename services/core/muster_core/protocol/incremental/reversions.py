@@ -178,5 +178,6 @@ def _write(record: records_pb2.Member, told: Told, session_ms: int, grace_ms: in
             secret_hash=told.secret_hash,
             identity=told.identity,
             process_id=told.process_id,
+            weight=told.weight if told.weight > 1 else 0,
         )
     )

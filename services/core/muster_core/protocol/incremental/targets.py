@@ -16,7 +16,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.hold import without_moves
 from muster_core.incremental.late import what_counts
 from muster_core.incremental.partitions import Partitions
-from muster_core.incremental.target import When, are_alike, question_of, subscribed_topics
+from muster_core.incremental.target import When, are_alike, are_as_much, question_of, subscribed_topics
 from muster_core.incremental.upkeep import assign_due
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
@@ -123,6 +123,8 @@ class Targets:
         if not room.at_once_max < size <= room.at_once_max * room.alike_factor:
             return size > room.at_once_max
         default = next(iter(room.assignors))
+        if not are_as_much(group, topics_of(self._context.catalog)):
+            return True
         are_equal = len({group.topics_of(member.told) for member in group.members.values()}) == 1
         return not are_equal or assignor_in_use(room.assignors, of.settings, group) != default
 

@@ -6,4 +6,4 @@ from muster_core.incremental.target import Topics
 
 def topics_of(catalog: Catalog) -> Topics:
     """The topics of a catalog."""
-    return Topics(catalog.partitions, catalog.incarnations, catalog.removed)
+    return Topics(catalog.partitions, catalog.incarnations, catalog.removed, catalog.weights, catalog.zones)

@@ -406,6 +406,7 @@ class Member(_message.Message):
     SECRET_HASH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
     group_instance_id: _builtins.str
@@ -432,6 +433,8 @@ class Member(_message.Message):
     """Name of the identity that joined, which alone may act for the member; empty: any may. Feature `member-identity`."""
     process_id: _builtins.bytes
     """Process that joined, which can go on in an incremental group; empty: it cannot. Feature `incremental-groups`."""
+    weight: _builtins.int
+    """How much it can do beside the other members of an incremental group, 1 to 100; 0: 1."""
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.GroupProtocol]:
         """All it supports, in its order: a load can end a join phase that was begun."""
@@ -453,10 +456,11 @@ class Member(_message.Message):
         secret_hash: _builtins.bytes = ...,
         identity: _builtins.str = ...,
         process_id: _builtins.bytes = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "process_id", b"process_id", "protocols", b"protocols", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "process_id", b"process_id", "protocols", b"protocols", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
