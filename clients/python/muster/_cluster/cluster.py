@@ -335,8 +335,8 @@ class Cluster(TopicCalls):
 
         Raises:
             SettingsError: there is no such kind.
-            GroupError: it cannot be of this kind now, for instance because a member cannot, or because it has no
-                members; or there is no such group, or the cluster has not enabled the feature
+            GroupError: it cannot be of this kind now, for instance because a member cannot, or because it has
+                no members; or there is no such group, or the cluster has not enabled the feature
                 `incremental-groups`. Nothing was changed.
         """
         if (wanted := _KINDS.get(kind)) is None:
