@@ -1,26 +1,29 @@
-"""Requests of members on streams that wait for the log together are one decision."""
+"""Requests of members on streams that come together, or wait for the log together, are one decision."""
 
 from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from kit.lives.incremental_shard import JOIN, incremental_of, incremental_shard
+from kit.lives.incremental_shard import JOIN, LEAVE, NumberedMember, incremental_of, incremental_shard
 from kit.lives.stream_member import StreamMember, let_move, on_streams
 from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
-from muster_core.events import Cancelled
+from muster_core.events import Cancelled, Tick
+from muster_core.incremental.partitions import by_topic
 from muster_core.position import Position
+from muster_core.protocol.incremental import deadlines
 from muster_core.record_bounds import in_appends
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 
+GRACE_MS = 3_000
 NAMES = [f"m{number:02}" for number in range(10)]
 
 
-def joining(member: StreamMember) -> ConsumerGroupHeartbeatRequest:
+def joining(member: NumberedMember) -> ConsumerGroupHeartbeatRequest:
     member.seq += 1
     request = member.request(JOIN)
     request.topics.names.append("t")
@@ -100,6 +103,68 @@ def test_releases_that_wait_are_one_append_and_wake_who_waits_once() -> None:
     assert len(incremental_of(cluster).members["z"].assigned) == 5
 
 
+def test_what_comes_in_one_turn_of_the_loop_is_one_append() -> None:
+    cluster = incremental_shard(30)
+    cluster.auto_tick = False
+    members = [StreamMember(cluster, name) for name in NAMES]
+    calls = sent(cluster, members)
+    assert not cluster.waiting
+    assert cluster.deadline_ms == cluster.now_ms
+    cluster.feed(Tick())
+    assert stored(cluster) == 1
+    group = incremental_of(cluster)
+    assert group.epoch == group.target_epoch == 1
+    for member, call in zip(members, calls, strict=True):
+        assert not member.hear(answer(cluster, call)).error_code
+        assert len(member.has) == 3
+
+
+def test_releases_of_one_turn_are_one_append_and_one_list_for_who_waits() -> None:
+    cluster = incremental_shard(30)
+    givers = on_streams(cluster, *NAMES[:5])
+    newest = StreamMember(cluster, "z")
+    newest.join()
+    cluster.auto_ack = cluster.auto_tick = False
+    for giver in givers:
+        giver.listen()
+        request = giver.request(giver.epoch)
+        request.owned.SetInParent()
+        request.owned.topics.extend(by_topic(giver.has))
+        cluster.send(request, place=giver.place)
+    cluster.feed(Tick())
+    assert stored(cluster) == 1
+    assert len(newest.listen()) == 1
+    assert len(newest.has) == 5
+
+
+def test_what_comes_for_a_group_that_gathers_is_in_line_after_it() -> None:
+    """Who leaves in the same breath has joined before, and is gone after."""
+    cluster = incremental_shard(30)
+    cluster.auto_tick = False
+    member, other = StreamMember(cluster, "a"), NumberedMember(cluster, "b")
+    join = cluster.send(joining(member), place=member.place)
+    unary = cluster.send(joining(other))
+    left = cluster.send(member.request(LEAVE), place=member.place)
+    assert cluster.is_parked(unary)
+    cluster.feed(Tick())
+    assert [answer(cluster, call).error_code for call in (join, unary, left)] == [0, 0, 0]
+    assert set(incremental_of(cluster).members) == {"b"}
+
+
+def test_a_suspension_answers_what_was_gathered_and_the_group_goes_on_after_it() -> None:
+    cluster = incremental_shard(30)
+    cluster.auto_tick = False
+    first, second = StreamMember(cluster, "a"), StreamMember(cluster, "b")
+    call = cluster.send(joining(first), place=first.place)
+    cluster.suspend()
+    assert answer(cluster, call).error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    cluster.resume()
+    cluster.auto_tick = True
+    cluster.advance(0)
+    assert not second.join().error_code
+    assert set(incremental_of(cluster).members) == {"b"}
+
+
 def test_one_that_is_refused_holds_up_nobody() -> None:
     cluster = incremental_shard(30, config=GroupConfig(max_size=3))
     members = [StreamMember(cluster, name) for name in NAMES[:5]]
@@ -136,3 +201,70 @@ def test_what_the_log_does_not_take_at_a_time_is_decided_one_by_one(monkeypatch:
     assert stored(cluster) > 2
     assert [answer(cluster, call).error_code for call in calls] == [0] * 10
     assert set(incremental_of(cluster).members) == set(NAMES)
+
+
+def on_one_stream(cluster: VirtualShard, members: int) -> list[StreamMember]:
+    """Members of a process; their stream is about to break."""
+    process = on_streams(cluster, *NAMES[:members])
+    for member in process:
+        member.connect(process[0].stream_id)
+        member.beat(member.owned)
+    return process
+
+
+def test_members_that_are_gone_with_their_process_are_removed_by_one_decision() -> None:
+    cluster = incremental_shard(30)
+    (stays,) = on_streams(cluster, "z")
+    process = on_one_stream(cluster, 5)
+    let_move(stays, *process)
+    stays.beat(stays.owned)
+    let_move(stays, *process)
+    assert [len(member.has) for member in (stays, *process)] == [5] * 6
+    cluster.advance(1_000)
+    stays.live()
+    before, appends = incremental_of(cluster).epoch, len(cluster.appends)
+    process[0].lose_stream()
+    cluster.advance(GRACE_MS)
+    assert len(cluster.appends) == appends + 1
+    group = incremental_of(cluster)
+    assert set(group.members) == {"z"}
+    assert group.epoch == group.target_epoch == before + 1
+    stays.listen()
+    assert len(stays.has) == 30
+    removed = [record.member_removed for _, record in cluster.log if record.HasField("member_removed")]
+    assert [one.member_id for one in removed] == NAMES[:5]
+    assert {(one.cause.member_id == one.member_id, one.cause.silence_ms) for one in removed} == {
+        (True, GRACE_MS)
+    }
+    cause = cluster.shard.groups["g"].cause
+    assert cause is not None
+    assert cause.sentence.endswith("was removed, and 4 others with it.")
+
+
+def test_who_is_heard_of_while_its_removal_is_in_line_stays() -> None:
+    cluster = incremental_shard(30)
+    (stays,) = on_streams(cluster, "z")
+    process = on_one_stream(cluster, 3)
+    process[0].lose_stream()
+    cluster.advance(GRACE_MS - 1)
+    stays.live()
+    newcomer = StreamMember(cluster, "y")
+    sent(cluster, [newcomer])  # holds the line
+    process[1].connect()
+    call = cluster.send(process[1].request(process[1].epoch), place=process[1].place)
+    cluster.advance(1)
+    stored(cluster)
+    assert answer(cluster, call).error_code == 0
+    assert set(incremental_of(cluster).members) == {"z", "y", "m01"}
+
+
+def test_many_that_are_gone_at_once_are_removed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_TOGETHER", 2)
+    cluster = incremental_shard(30)
+    process = on_one_stream(cluster, 5)
+    let_move(*process)
+    appends = len(cluster.appends)
+    process[0].lose_stream()
+    cluster.advance(GRACE_MS)
+    assert len(cluster.appends) == appends + 3
+    assert not incremental_of(cluster).members

@@ -384,7 +384,8 @@ class Effects:
         appends: what to store, in order; several may be open at once.
         pushes: news for session streams, in order, after the replies.
         work: what is to be computed aside; only where the room says that somebody does.
-        next_deadline_ms: boot time at which `Tick` is due; None: nothing is waiting.
+        next_deadline_ms: boot time at which `Tick` is due; None: nothing is waiting. Where that is now, calls
+            wait for others that come in the same turn of the driver's loop.
     """
 
     replies: list[Reply]

@@ -126,7 +126,7 @@ class Shard:
             Request: self._request,
             Cancelled: self._cancelled,
             AppendDone: self._append_done,
-            Tick: lambda _: None,
+            Tick: lambda _: self._context.end_gathering(),
             Suspend: self._suspend,
             Resume: self._resume,
             Unload: self._unload,
@@ -344,6 +344,7 @@ class Shard:
             context.purgatory.move_clock(now.boot_ms)
         else:
             context.purgatory.advance(now.boot_ms)
+            self._deadlines.remove_silent()
         self._events[type(event)](event)
         return self._end()
 
@@ -356,16 +357,17 @@ class Shard:
             deadline_ms = context.purgatory.wheel.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0
                 context.purgatory.advance(context.now.boot_ms)
+                self._deadlines.remove_silent()
                 self._stream_members.tell()
                 deadline_ms = context.purgatory.wheel.next_deadline_ms()
-            context.effects.next_deadline_ms = deadline_ms
+            context.effects.next_deadline_ms = context.now.boot_ms if context.is_gathering else deadline_ms
         return context.effects
 
     # --- events
 
     def _request(self, call: Request) -> None:
         context = self._context
-        context.calls[call.call_id] = call
+        context.calls[call.call_id] = context.arrived = call
         if self._unloaded:
             context.refuse(call.call_id, error_code.NOT_COORDINATOR, _MOVED, self._successor)
         elif self._suspended:

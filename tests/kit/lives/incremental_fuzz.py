@@ -137,8 +137,10 @@ class IncrementalShardLife:
         weights = [weight for weight, _ in self._actions]
         (_, act) = self._draw.choices(self._actions, weights)[0]
         self.steps.append(act.__name__.strip("_"))
+        self.cluster.auto_tick = self._draw.random() < 0.5
         act()
-        self.cluster.advance(self._draw.choice([0, 10, 100]))
+        if self.cluster.auto_tick or self._draw.random() < 0.5:
+            self.cluster.advance(self._draw.choice([0, 10, 100]))
         self._take_answers()
 
     def _load(self, log: Log, now_ms: int) -> None:
@@ -378,7 +380,8 @@ class IncrementalShardLife:
             Differs: the group does not settle, a call has no answer, or the log breaks a promise.
         """
         self.steps.append("finish")
-        self.cluster.auto_ack = True
+        self.cluster.auto_ack = self.cluster.auto_tick = True
+        self.cluster.advance(0)
         while self.cluster.waiting:
             self.cluster.acknowledge()
         for _ in range(_ROUNDS):

@@ -46,6 +46,7 @@ class VirtualShard:
         log: every acknowledged record, in order, with its place.
         answers: answers that nobody has asked for yet, by call id.
         auto_ack: whether appends are acknowledged at once.
+        auto_tick: whether a `Tick` that is due at once follows each event: calls wait for no others.
         waiting: appends that were not acknowledged yet.
         pushes: news for session streams, in order.
         works: what does work aside at once; None: the test does it.
@@ -70,6 +71,7 @@ class VirtualShard:
         self.answers: dict[int, GroupResponse] = {}
         self.answered: set[int] = set()
         self.auto_ack = True
+        self.auto_tick = True
         self.waiting: deque[Append] = deque()
         self.appends: list[Append] = []
         self.pushes: list[Push] = []
@@ -96,6 +98,8 @@ class VirtualShard:
 
     def feed(self, event: Event) -> None:
         self._carry_out(self.shard.handle(event, self.now))
+        if self.auto_tick and self.deadline_ms is not None and self.deadline_ms <= self.now_ms:
+            self._carry_out(self.shard.handle(Tick(), self.now))
 
     def send(
         self,

@@ -66,6 +66,16 @@ def by_member(kind: Kind, member: Member, at_ms: int, silence_ms: int = 0, reaso
     )
 
 
+def with_others(cause: Cause, others: int) -> Cause:
+    """The cause that a member gave to whom so many others went at the same time."""
+    if not others:
+        return cause
+    more = Cause()
+    more.CopyFrom(cause)
+    more.sentence = f"{cause.sentence[:-1]}, and {others:,} {'other' if others == 1 else 'others'} with it."
+    return more
+
+
 def topics_changed(at_ms: int) -> Cause:
     """The cause "a subscribed topic was created, deleted or resized"."""
     return Cause(kind=TOPIC_CHANGED, sentence="The partitions of a subscribed topic changed.", at_ms=at_ms)

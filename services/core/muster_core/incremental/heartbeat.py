@@ -158,7 +158,7 @@ def leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Su
         decision.wake()
     else:
         cause = causes.by_member(causes.LEFT, member, around.wall_ms, reason=request.leave_reason)
-        remove(decision, [member], cause, around.topics, around.assignors, around.when)
+        remove(decision, [(member, cause)], around.topics, around.assignors, around.when)
     return Outcome(decision.records, request.member_id, request.member_epoch)
 
 

@@ -1,6 +1,6 @@
 """What follows without a request of the member that it is about: removals, and targets that are due."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from muster_core.incremental import causes
@@ -23,27 +23,26 @@ Judge: TypeAlias = Callable[[IncrementalGroup], When]
 
 def remove(
     decision: Decision,
-    members: Iterable[Member],
-    cause: causes.Cause,
+    gone: Sequence[tuple[Member, causes.Cause]],
     topics: Topics,
     assignors: Mapping[str, ServerAssignor],
     when: Judge,
     *,
     moved: bool = False,
 ) -> None:
-    """Members are gone together, for one cause, and their partitions are free (GE-10).
+    """Members are gone together, and their partitions are free (GE-10).
 
     Args:
         decision: takes what follows.
-        members: who is gone.
-        cause: why.
+        gone: who, one at least, and why; the epoch is raised for the first one's cause.
         topics: the topics that there are.
         assignors: by name, the default first.
         when: when the target is computed.
         moved: whether the clock that judged them was set, as the records say.
     """
-    for member in members:
+    for member, cause in gone:
         decision.remove(member.member_id, cause, clock_moved=moved)
+    cause = causes.with_others(gone[0][1], len(gone) - 1)
     decision.raise_epoch(cause, topics.hash_of(subscribed_topics(decision.group)))
     tend(decision, topics, assignors, when)
 

@@ -89,6 +89,7 @@ class ShardContext:
         holdings: what the groups hold in memory, with the records that are on their way to the log.
         room: the process around the shard.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
+        arrived: the call that the turn has brought; None: it is about something else.
         catalog: the topics as last heard.
         deletions: of topics, oldest first: what the log is about to say that was carried out.
     """
@@ -113,6 +114,8 @@ class ShardContext:
         self.room = ALONE
         self.application.on_ended = lambda group: self.room.ended(group)
         self.working_on: OfAGroup | None = None
+        self.arrived: Request | None = None
+        self._gathering: list[Group] = []
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
         self._appends: dict[int, _OpenAppend] = {}
@@ -122,7 +125,7 @@ class ShardContext:
     def begin_turn(self, now: Now) -> None:
         """Begins a turn at this time: no effects yet, and no group is worked on."""
         self.effects = Effects()
-        self.working_on = None
+        self.working_on = self.arrived = None
         self.now = now
         wall_ahead_ms = now.wall_ms - now.boot_ms
         if wall_ahead_ms != self._wall_ahead_ms:
@@ -321,7 +324,7 @@ class ShardContext:
     def in_line(
         self, group: Group, step: Callable[[], None], *, deadline: bool = False, call_id: int | None = None
     ) -> None:
-        """Runs a step on the group now, or after the group record that is in flight.
+        """Runs a step on the group now, or after what is in line.
 
         Args:
             group: the group.
@@ -329,16 +332,46 @@ class ShardContext:
             deadline: whether it is due because members said nothing; it is dropped at a suspension.
             call_id: the call that wants it, which is refused when the log is too slow; None: none does.
         """
-        if group.in_flight:
+        if group.in_flight or group.gathers:
             group.line.append(Step(step, call_id, deadline))
         else:
             step()
 
     def call_in_line(self, group: Group, call: Request) -> bool:
-        """Puts a call in line if a group record is in flight; returns whether it had to."""
-        if group.in_flight:
+        """Puts a call in line if the group has one; returns whether it had to."""
+        has_line = group.in_flight or group.gathers
+        if has_line:
             group.line.append(Step(partial(self.route, call.call_id), call_id=call.call_id))
-        return group.in_flight
+        return has_line
+
+    def gather(self, group: Group, call: Request) -> bool:
+        """Begins a line with a call that has just come, so that those after it are decided with it (INC-146).
+
+        What one message of a stream brings is a call each, and the first one alone would be an append of its
+        own, which all others wait for.
+
+        Returns:
+            Whether the call is in line; not one that was already.
+        """
+        if call is self.arrived:
+            group.gathers = True
+            self._gathering.append(group)
+            self.call_in_line(group, call)
+        return group.gathers
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether calls are in line until the next `Tick`."""
+        return bool(self._gathering)
+
+    def end_gathering(self) -> None:
+        """Goes on with what was gathered."""
+        groups, self._gathering = self._gathering, []
+        for group in groups:
+            group.gathers = False
+        for group in groups:
+            self.working_on = group
+            self._move_up(group)
 
     def route(self, call_id: int) -> None:
         """Plays a call again that is still open."""

@@ -97,7 +97,8 @@ class Group:
         settings: what is set for it, whatever kind it is of; replaced, never changed.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
-        line: what waits for it, in order.
+        gathers: whether what waits in line does so until the next `Tick`.
+        line: what waits for either, in order.
         held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
     """
 
@@ -129,6 +130,7 @@ class Group:
         self.settings = NO_SETTINGS
         self.stored = True
         self.in_flight = False
+        self.gathers = False
         self.line: deque[Step] = deque()
         self._supporters = Supporters()
         self._made_for: dict[str, str] = {}

@@ -1,10 +1,10 @@
 """The two clocks of a member: that it lives, and that it gives back (conformance TM-01 to TM-20)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
-from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member
 from muster_core.incremental.upkeep import remove
 from muster_core.position import NOWHERE, Position
@@ -17,6 +17,8 @@ from muster_core.waiting.timing_wheel import Timer
 
 _Key = tuple[str, str]
 """Group and member."""
+_TOGETHER = 100
+"""Members that are removed by one decision."""
 
 
 class Deadlines:
@@ -32,6 +34,7 @@ class Deadlines:
         self._targets = targets
         self._sessions: dict[_Key, Session] = {}
         self._revocations: dict[_Key, _Revocation] = {}
+        self._silent: dict[Group, list[Session]] = {}
 
     def touch(self, group: Group, member_id: str, *, promises: bool = False) -> None:
         """The member was heard of: its session begins again.
@@ -166,55 +169,76 @@ class Deadlines:
             self._stop(self._sessions.pop((group.group_id, member_id), None))
             self._stop(self._revocations.pop((group.group_id, member_id), None))
 
-    def session_ended(self, group: Group, member_id: str, session: "Session") -> None:
-        """The member was silent; in line, since a record that says otherwise may be on its way."""
-        self._context.in_line(group, partial(self._expire, group, member_id, session), deadline=True)
+    def session_ended(self, session: "Session") -> None:
+        """A member was silent; in line, since a record that says otherwise may be on its way.
 
-    def _expire(self, group: Group, member_id: str, session: "Session") -> None:
-        if session.armed or self._sessions.get((group.group_id, member_id)) is not session:
-            return  # heard of again while this waited in line
-        found = self._living(group, member_id)
-        if found is not None:
-            if session.is_suspect:
-                silence_ms = grace_ms_of(self._context.config, group.settings, found[1])
-                self._remove(group, *found, causes.DISCONNECTED, silence_ms)
-            else:
-                silence_ms = self.whole_session_ms(group, member_id)
-                self._remove(group, *found, causes.SESSION_EXPIRED, silence_ms)
+        One on streams is removed by `remove_silent`, which follows, with all that are gone at the same time.
+        """
+        group = session.group
+        member = _member(group, session.member_id)
+        if member is not None and member.on_stream:
+            self._silent.setdefault(group, []).append(session)
+        else:
+            self._context.in_line(group, partial(self._expire, group, [session]), deadline=True)
+
+    def remove_silent(self) -> None:
+        """Stream members whose sessions have ended, as with their process, are removed together (INC-147)."""
+        silent, self._silent = self._silent, {}
+        for group, sessions in silent.items():
+            self._context.working_on = group
+            for first in range(0, len(sessions), _TOGETHER):
+                some = sessions[first : first + _TOGETHER]
+                self._context.in_line(group, partial(self._expire, group, some), deadline=True)
+        if silent:
+            self._context.working_on = None
+
+    def _expire(self, group: Group, sessions: Sequence["Session"]) -> None:
+        gone: list[tuple[Member, causes.Cause]] = []
+        for session in sessions:
+            member = self._living(group, session.member_id)
+            is_present = self._sessions.get((group.group_id, session.member_id)) is session
+            if member is not None and is_present and not session.armed:  # not heard of again in line
+                gone.append((member, self._cause_of_silence(session, member)))
+        self._remove(group, gone)
+
+    def _cause_of_silence(self, session: "Session", member: Member) -> causes.Cause:
+        if session.is_suspect:
+            kind = causes.DISCONNECTED
+            silence_ms = grace_ms_of(self._context.config, session.group.settings, member)
+        else:
+            kind = causes.SESSION_EXPIRED
+            silence_ms = self.whole_session_ms(session.group, session.member_id)
+        return causes.by_member(kind, member, self._context.now.wall_ms, silence_ms)
 
     def revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:
         """The member has not given back what a record took from it."""
         self._context.in_line(group, partial(self._fence, group, member_id, taken), deadline=True)
 
     def _fence(self, group: Group, member_id: str, taken: Position) -> None:
-        found = self._living(group, member_id)
-        if found is not None and found[1].last_taken == taken:
-            self._remove(group, *found, causes.REBALANCE_TIMEOUT)
+        member = self._living(group, member_id)
+        if member is not None and member.last_taken == taken:
+            cause = causes.by_member(causes.REBALANCE_TIMEOUT, member, self._context.now.wall_ms)
+            self._remove(group, [(member, cause)])
 
-    def _living(self, group: Group, member_id: str) -> tuple[IncrementalGroup, Member] | None:
-        incremental = group.incremental
-        if incremental is None or self._context.groups.get(group.group_id) is not group:
-            return None
-        member = incremental.members.get(member_id)
-        return None if member is None else (incremental, member)
+    def _living(self, group: Group, member_id: str) -> Member | None:
+        is_present = self._context.groups.get(group.group_id) is group
+        return _member(group, member_id) if is_present else None
 
-    def _remove(
-        self,
-        group: Group,
-        incremental: IncrementalGroup,
-        member: Member,
-        kind: causes.Kind,
-        silence_ms: int = 0,
-    ) -> None:
+    def _remove(self, group: Group, gone: Sequence[tuple[Member, causes.Cause]]) -> None:
+        if not gone or group.incremental is None:
+            return
         context = self._context
-        decision = Decision(incremental, group.group_id, context.record)
-        cause = causes.by_member(kind, member, context.now.wall_ms, silence_ms)
+        decision = Decision(group.incremental, group.group_id, context.record)
         topics = topics_of(context.catalog)
         when = partial(self._targets.when, group)
         assignors = assignors_of(context.room.assignors, group.settings)
-        remove(decision, [member], cause, topics, assignors, when, moved=context.clock_moved)
-        done = partial(self.follow, group, member.member_id)
+        remove(decision, gone, topics, assignors, when, moved=context.clock_moved)
+        done = partial(self._follow_all, group, [member.member_id for member, _ in gone])
         context.append(decision.records, done, holds=group)
+
+    def _follow_all(self, group: Group, member_ids: Sequence[str]) -> None:
+        for member_id in member_ids:
+            self.follow(group, member_id)
 
     def _stop(self, timer: Timer | None) -> None:
         if timer is not None:
@@ -296,7 +320,7 @@ class Session(Timer):
 
     def fire(self) -> None:
         """The member was silent for its session."""
-        self._deadlines.session_ended(self.group, self.member_id, self)
+        self._deadlines.session_ended(self)
 
 
 class _Revocation(Timer):

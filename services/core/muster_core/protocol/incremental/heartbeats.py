@@ -168,6 +168,8 @@ class IncrementalHeartbeats:
             return
         if self._reversions.leave(group, call, request):
             return
+        if call.place is not None and can_be_together(request) and context.gather(group, call):
+            return
         later = list(self._next_in_line(group, call, request))
         if self._take(group, [(call, request), *later]):
             for _ in later:

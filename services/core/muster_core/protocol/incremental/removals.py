@@ -65,7 +65,8 @@ class Removals:
         decision = Decision(incremental, group.group_id, context.record)
         assignors = assignors_of(context.room.assignors, group.settings)
         when = partial(self._targets.when, group)
-        remove(decision, leaving.values(), cause, topics_of(context.catalog), assignors, when)
+        gone = [(member, cause) for member in leaving.values()]
+        remove(decision, gone, topics_of(context.catalog), assignors, when)
         done = partial(self._gone, call, group, tuple(leaving), response)
         context.append(decision.records, done, holds=group, calls=[call.call_id])
 
