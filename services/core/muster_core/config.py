@@ -24,6 +24,7 @@ class GroupConfig:
         max_group_bytes: ids and protocol lists of all members of a group, which one record holds; below
             the 8 MiB that a record may have.
         max_partitions: partitions that a group's published assignments give in a generation.
+        max_topics: different topics that the members of an incremental group name.
         max_kept_tokens: partitions of a generation that keep their tokens because members never gave them up;
             those above get new ones.
         max_offsets: partitions of a group with a committed offset.
@@ -63,6 +64,7 @@ class GroupConfig:
     max_size: int = 5_000
     max_group_bytes: int = 7 * 1_048_576
     max_partitions: int = 200_000
+    max_topics: int = 10_000
     max_kept_tokens: int = 20_000
     max_offsets: int = 500_000
     max_offset_bytes: int = 256 << 20

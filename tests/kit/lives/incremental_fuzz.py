@@ -441,7 +441,7 @@ def _check_itself(group: IncrementalGroup) -> None:
     if group.wanting != wanting:
         raise Differs(f"wanting: {group.wanting}, of members {wanting}")
     named = Counter(topic for member in members for topic in member.told.topics)
-    if dict(group.subscriptions) != dict(named):
+    if (dict(group.subscriptions), group.listed) != (dict(named), named.total()):
         raise Differs(f"subscriptions: {group.subscriptions}, of members {named}")
     if group.held_bytes < 0:
         raise Differs("the group holds fewer bytes than none")

@@ -107,6 +107,15 @@ class GroupSettings(Settings):
             "published ones; the coordinator looks at each while others wait."
         ),
     )
+    max_topics: int = Field(
+        default=_DEFAULTS.max_topics,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Different topics that the members of an incremental group may name, and a twentieth of what "
+            "their lists may have together; the coordinator looks at each while others wait."
+        ),
+    )
     max_kept_tokens: int = Field(
         default=_DEFAULTS.max_kept_tokens,
         ge=0,

@@ -50,6 +50,7 @@ class IncrementalGroup:
         expressions: what members subscribe to by expressions → the topics that it matches; one that is
             missing is not resolved yet and matches nothing.
         subscriptions: how many members name a topic.
+        listed: names in the lists of all members together.
         held_bytes: about what its members hold in memory.
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
@@ -67,6 +68,8 @@ class IncrementalGroup:
         self.renewed: Mapping[str, Position] = {}
         self.expressions: MutableMapping[str, frozenset[str]] = {}
         self.subscriptions: Counter[str] = Counter()
+        self._shares_subscriptions = False
+        self.listed = 0
         self.held_bytes = 0
         self.converted = NOWHERE
         self.converted_generation = 0
@@ -83,7 +86,8 @@ class IncrementalGroup:
         copy.renewed = self.renewed
         copy.converted, copy.converted_generation = self.converted, self.converted_generation
         copy.expressions = _Overlay(self.expressions)
-        copy.subscriptions = Counter(self.subscriptions)
+        copy.subscriptions, copy.listed = self.subscriptions, self.listed
+        copy._shares_subscriptions = True
         return copy
 
     @property
@@ -157,7 +161,10 @@ class IncrementalGroup:
         """Notes what a member names, and what its target has, in the place of what it did."""
         named = before.told.topics if before is not None else _NO_TOPICS
         names = after.told.topics if after is not None else _NO_TOPICS
-        if names is not named:
+        if names is not named and names != named:
+            if self._shares_subscriptions:  # a group may name ten thousand topics, and most heartbeats none
+                self.subscriptions, self._shares_subscriptions = Counter(self.subscriptions), False
+            self.listed += len(names) - len(named)
             self.subscriptions.update(names - named)
             for topic in named - names:
                 self.subscriptions[topic] -= 1

@@ -45,6 +45,7 @@ class Surroundings:
         topics_changed: whether they may have changed since the group's epoch was raised last.
         assignors: by name, the default first.
         max_size: members that a group may have.
+        max_topics: different topics that they may name.
         host: address of the caller.
         wall_ms: the time.
         identity: whom a member belongs to that joins now and belongs to nobody yet; empty: nobody.
@@ -62,6 +63,7 @@ class Surroundings:
     topics_changed: bool
     assignors: Mapping[str, ServerAssignor]
     max_size: int
+    max_topics: int
     host: str
     wall_ms: int
     identity: str = ""

@@ -227,7 +227,8 @@ def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None =
         )
         for member_id, member in sorted(group.members.items())
     }
-    there = {name: topics.numbers(name) for name in sorted(subscribed_topics(group))}
+    names = sorted(subscribed_topics(group) & topics.partitions.keys())
+    there = {name: topics.numbers(name) for name in names}
     return Question(
         candidates,
         {name: numbers for name, numbers in there.items() if numbers},

@@ -13,6 +13,9 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.heartbeat import JOIN, Outcome, Refused, Surroundings, Turn, leave
 from muster_core.incremental.target import subscribed_topics
 
+LISTS_MAX = 20
+"""How many times as many names as a group may have different ones the lists of all its members may have."""
+
 
 class Asked(NamedTuple):
     """A request, and what it is judged with."""
@@ -95,6 +98,30 @@ def _entered(decision: Decision, request: ConsumerGroupHeartbeatRequest, around:
     takes_place = bool(request.member_seq) and request.group_instance_id in group.statics  # and adds nobody
     if request.member_id not in group.members and len(group.members) >= around.max_size and not takes_place:
         raise Refused(error_code.GROUP_MAX_SIZE_REACHED, f"the group has its limit of {around.max_size}")
+    if request.HasField("topics"):
+        _check_names(group, request, around.max_topics)
     turn = Turn(decision, request, around)
     turn.enter()
     return turn
+
+
+def _check_names(group: IncrementalGroup, request: ConsumerGroupHeartbeatRequest, most: int) -> None:
+    """Whether the group may name the topics of a request beside those that it names (docs/safety.md, LIM-57).
+
+    Raises:
+        Refused: it would name too many.
+    """
+    replaced = group.static_member(request.group_instance_id) if request.group_instance_id else None
+    member = replaced or group.members.get(request.member_id)
+    before = member.told.topics if member is not None else frozenset[str]()
+    names, known = frozenset(request.topics.names), group.subscriptions
+    new = len(names - known.keys())
+    named = len(known) + new - sum(known[name] == 1 for name in before - names)
+    listed = group.listed + len(names) - len(before)
+    for count, limit, what in (
+        (named if new else 0, most, "different topics"),
+        (listed if len(names) > len(before) else 0, LISTS_MAX * most, "topics in all lists together"),
+    ):
+        if count > limit:
+            text = f"the members would name {count:,} {what}, of {limit:,} (MUSTER_GROUP_MAX_TOPICS)"
+            raise Refused(error_code.INVALID_REQUEST, text)

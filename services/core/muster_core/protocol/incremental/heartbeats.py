@@ -355,6 +355,7 @@ class IncrementalHeartbeats:
             group.group_id in self._out_of_date,
             assignors_of(context.room.assignors, group.settings),
             context.config.max_size,
+            context.config.max_topics,
             call.host,
             context.now.wall_ms,
             call.identity if Feature.MEMBER_IDENTITY in context.features else "",

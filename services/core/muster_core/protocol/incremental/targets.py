@@ -29,6 +29,8 @@ from muster_core.waiting.timing_wheel import Timer
 
 _FAILED_PAUSE_MS = 1_000
 """Before an assignment is begun again that could not be computed."""
+_NAMES_AS_ONE = 16
+"""Names in members' lists, whether there are such topics or not, that take as long as one partition."""
 
 
 class Waiting(NamedTuple):
@@ -119,7 +121,11 @@ class Targets:
     def _is_large(self, of: Group, group: IncrementalGroup) -> bool:
         """Whether an assignment would hold up a turn of the shard."""
         room, partitions = self._context.room, self._context.catalog.partitions
-        size = len(group.members) + sum(partitions.get(name, 0) for name in subscribed_topics(group))
+        names = group.listed + sum(map(len, group.expressions.values()))
+        size = len(group.members) + names // _NAMES_AS_ONE
+        if size > room.at_once_max * room.alike_factor:
+            return True
+        size += sum(partitions.get(name, 0) for name in subscribed_topics(group))
         if not room.at_once_max < size <= room.at_once_max * room.alike_factor:
             return size > room.at_once_max
         default = next(iter(room.assignors))
