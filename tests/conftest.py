@@ -10,11 +10,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from kit import java_classes
 from kit.machine import CORES, WAITING, ports_of
 from kit.quick import Quickness
-
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""For each Java that tests start: none lives long enough for a thorough compiler, or a parallel collector."""
 
 REAL = ("cluster", "containers", "long", "spark")
 """Markers of tests that may start a server, or wait for a clock."""
@@ -37,7 +35,7 @@ def _only_quick(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives each process of the tests ports of its own; servers that its tests start inherit them."""
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", java_classes.options())
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         number = int(worker["workerid"].removeprefix("gw"))
@@ -54,11 +52,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: looking for garbage among it takes as long as all the rest."""
+    """What is collected stays: nobody looks for garbage among it, now or while the tests run."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.collect()
+        gc.freeze()
         gc.enable()
 
 

@@ -27,6 +27,9 @@ OUTAGES = 4
 OUTAGE_S, CALM_S = 8.0, 12.0
 """Longer than a grace, shorter than a session; and what members need to have committed in between."""
 
+SETTLE_S = 40
+"""Within which every member has work."""
+
 PACE_S = (0.2, 0.8)
 SETTINGS = MemberSettings(
     session_timeout_ms=10_000,
@@ -55,8 +58,8 @@ class _Outages:
         if context.get("exception") is not None:
             self.violations.expect("X1", False, f"{name}: {context}")
 
-    def run(self) -> int:
-        """Lives through all outages; gives how often partitions were lost and given back to the sleeper."""
+    def run(self, count: int) -> int:
+        """Lives through so many outages; returns how often the sleeper lost its partitions."""
         world, cluster = self.world, self.cluster
         cluster.initialise()
         self.ledger.initialised = True
@@ -65,12 +68,16 @@ class _Outages:
         world.run(world.now_s + 2)
         for group_id, _ in itertools.product(GROUPS, range(MEMBERS)):
             cluster.hire(group_id, PACE_S, SETTINGS)
-        world.run(world.now_s + 40)
+        for _ in range(SETTLE_S):
+            world.run(world.now_s + 1)
+            if all(map(self._held, cluster.workers)):
+                break
+        world.run(world.now_s + CALM_S)
         held = {worker: self._held(worker) for worker in cluster.workers}
         self.violations.expect("V1", all(held.values()), "not every member has work before the outages")
         generations = len(self.ledger.began)
         sleeper, *others = cluster.workers
-        for number in range(OUTAGES):
+        for number in range(count):
             self._outage(sleeper if number % 2 else None)
         for worker in others:
             self.violations.expect(
@@ -112,18 +119,20 @@ def main() -> int:
     """Exit code 0: all held."""
     parser = argparse.ArgumentParser(prog="python -m simulation.outage", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    seed = parser.parse_args().seed
+    parser.add_argument("--outages", type=int, default=OUTAGES, help="in every second one a machine sleeps")
+    options = parser.parse_args()
+    seed, count = options.seed, options.outages
     structlog.configure(processors=[_quiet])
     logging.getLogger("muster").setLevel(logging.CRITICAL)
     processes.number_from(itertools.count())
     outages = _Outages(seed)
     with outages.world.ruling(), processes.taking_turns():
-        losses = outages.run()
+        losses = outages.run(count)
     for violation in outages.violations.found:
         print(violation)
     commits = sum(commit.outcome == "ok" for commit in outages.cluster.history.commits.values())
     print(
-        f"seed {seed}: {OUTAGES} outages of {OUTAGE_S:g} s, {commits} commits, "
+        f"seed {seed}: {count} outages of {OUTAGE_S:g} s, {commits} commits, "
         f"{len(outages.violations.found)} violations; the sleeper lost its partitions {losses} times"
     )
     return 1 if outages.violations.found else 0

@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 def test_an_outage_of_the_log_stops_no_worker(seed: str) -> None:
     path = os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))
     ran = subprocess.run(
-        [sys.executable, "-m", "simulation.outage", "--seed", seed],
+        [sys.executable, "-m", "simulation.outage", "--seed", seed, "--outages", "2"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
@@ -9,6 +10,7 @@ from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
 from muster_runtime import clock
 
 
+@cache
 def software_version() -> str:
     """Version of the software that this process runs; `unknown` where it was not installed."""
     try:

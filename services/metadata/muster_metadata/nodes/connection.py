@@ -22,6 +22,14 @@ from muster_metadata.nodes.problem import NOT_REACHED_YET, SILENT, UNREACHABLE, 
 from muster_metadata.nodes.reply import DOWN, LOST, NodeReply, failure
 from muster_metadata.nodes.scripts import SCRIPTS
 
+try:
+    from redis.driver_info import DriverInfo
+except ImportError:  # redis-py below 7 has its version in another way
+    _LIBRARY: dict[str, Any] = {}
+else:
+    _LIBRARY = {"driver_info": DriverInfo()}
+"""What a connection says of the library, once for all of them: its version is read from a file."""
+
 log = structlog.get_logger()
 
 SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rewrite": b"no"}
@@ -180,12 +188,13 @@ class NodeConnection:
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
     def _connection_to_make(self) -> Any:
-        # One object serves all attempts until a certificate changes: creating one reads the library's version
-        # and the authorities from files, which would block the loop for milliseconds each time.
+        # One object serves all attempts until a certificate changes: creating one reads the authorities from
+        # files, which would block the loop for milliseconds each time.
         stamp = _changed_ns(self._arguments)
         if self._made is None or self._made[0] != stamp:
             connection = self._class(
                 **self._arguments,
+                **_LIBRARY,
                 protocol=2,
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=None,

@@ -32,12 +32,16 @@ def free_ports(count: int) -> list[int]:
     servers = _servers()
     recent = set(islice(reversed(_drawn), len(servers) // 2))
     found: list[int] = []
-    for port in random.sample(servers, len(servers)):
-        if len(found) == count:
-            _drawn.extend(found)
-            return found
-        if port not in recent and is_free(port):
-            found.append(port)
+    tried: set[int] = set()
+    while len(found) < count and len(tried) < len(servers):
+        port = random.choice(servers)  # noqa: S311  no secret
+        if port not in tried:
+            tried.add(port)
+            if port not in recent and is_free(port):
+                found.append(port)
+    if len(found) == count:
+        _drawn.extend(found)
+        return found
     raise OSError(f"this machine has no {count} free ports from {servers.start} to {servers.stop - 1}")
 
 
