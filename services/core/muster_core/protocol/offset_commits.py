@@ -265,7 +265,8 @@ class OffsetCommits:
         """What becomes of each partition; those that are well are written to the commit."""
         response = OffsetCommitResponse(shard_epoch=self._context.epoch)
         group = self._context.groups.get(request.group_id)
-        renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
+        from_member = request.generation >= 0 or request.HasField("member_epoch")
+        renewed = group.renewed_topics if group is not None and from_member else frozenset()
         stored = None if commit is None else commit.offsets
         judge = None
         if group is not None and group.reverted and names_tokens(request):

@@ -67,7 +67,11 @@ class Reversions:
             if not member.told.can_be_classic or not member.told.is_numbered:
                 return f"member {member.member_id} can only be in an incremental group"
         names = {topic for topic, _ in incremental.owners}
-        is_stale = any(member.stale(incremental.renewed) for member in incremental.members.values())
+        is_stale = any(  # given back or not: an owner's commits would count again
+            member.is_stale(partition, incremental.renewed)
+            for member in (incremental.members.values() if incremental.renewed else ())
+            for partition in member.held
+        )
         if is_stale or any(not names.isdisjoint(topics) for topics in self._context.deletions):
             return "a topic was deleted of which members still have partitions; they give them back first"
         if not is_one_append([self._record_of(group, incremental, causes.Cause())]):
@@ -119,6 +123,8 @@ class Reversions:
         self._deadlines.forget(group)
 
     def _reverted(self, group: Group, cause: causes.Cause, then: Callable[[], None]) -> None:
+        for topics in self._context.deletions:  # the log is about to say so, after this record
+            group.renew(topics)
         for member in group.members.values():  # who has not heard of it works for its session
             member.extended_until_ms = self._rebalancer.touch(group, member)
         self._rebalancer.prepare(group, cause)

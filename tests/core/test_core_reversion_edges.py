@@ -1,0 +1,80 @@
+"""A way back meets deletions of topics (docs/safety.md, INC-158)."""
+
+from core.test_core_reversions import AUTO, CLASSIC, both, convert
+from kit.lives.incremental_shard import incremental_of, incremental_shard
+from kit.lives.stream_member import StreamMember, let_move
+from kit.lives.virtual_shard import VirtualShard, fetched
+from kit.logs.core_audit import broken_promises
+from muster_core import error_code
+from muster_core.catalog import Catalog
+from muster_core.events import TopicsChanged
+from muster_core.incremental.partitions import TopicPartition
+from muster_core.position import Position
+from muster_protos.muster.v1 import coordinator_pb2, group_conversion_pb2
+
+NOTHING = -1
+
+
+def make_anew(cluster: VirtualShard) -> None:
+    """Topic `t` is deleted, and made again."""
+    cluster.feed(TopicsChanged(frozenset({"t"}), catalog=Catalog(11, {"t": 4}, {"t": 10}, {"t": 11})))
+
+
+def commit(cluster: VirtualShard, owned: dict[TopicPartition, Position], *, generation: int = 0) -> int:
+    """Sends a commit of member `a` by the token of its first partition; gives the call."""
+    (topic, number), token = sorted(owned.items())[0]
+    request = coordinator_pb2.OffsetCommitRequest(
+        group_id="g", member_id="a", member_epoch=1, member_seq=1, generation=generation
+    )
+    entry = request.topics.add(name=topic).partitions.add(partition=number, offset=77)
+    entry.token.CopyFrom(token.to_proto())
+    return cluster.send(request)
+
+
+def outcome(cluster: VirtualShard, call_id: int) -> int:
+    """What became of the partition."""
+    answer = cluster.answer(call_id)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    return answer.topics[0].partitions[0].error_code
+
+
+def test_what_was_taken_of_a_deleted_topic_is_given_back_first() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b", on_streams=True)
+    owned = dict(a.owned)
+    make_anew(cluster)
+    assert incremental_of(cluster).members["a"].pending == owned.keys(), "asked for, and not given back"
+    assert convert(cluster) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert outcome(cluster, commit(cluster, owned)) == error_code.UNKNOWN_TOPIC_OR_PARTITION
+    let_move(*[one for one in (a, b) if isinstance(one, StreamMember)])
+    assert convert(cluster) == error_code.NONE
+    assert fetched(cluster) == NOTHING
+    assert not broken_promises(cluster)
+
+
+def test_no_commit_in_a_topic_that_was_deleted_since_counts() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, _ = both(cluster, "a", "b", on_streams=True)
+    assert convert(cluster) == error_code.NONE
+    make_anew(cluster)
+    for generation in (0, -1):
+        call_id = commit(cluster, a.owned, generation=generation)
+        assert outcome(cluster, call_id) == error_code.UNKNOWN_TOPIC_OR_PARTITION
+    assert fetched(cluster) == NOTHING
+    assert not broken_promises(cluster)
+
+
+def test_nor_in_one_whose_deletion_follows_the_reversion_to_the_log() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, _ = both(cluster, "a", "b", on_streams=True)
+    cluster.auto_ack = False
+    cluster.send(group_conversion_pb2.ConvertGroupRequest(group_id="g", kind=CLASSIC))
+    make_anew(cluster)
+    assert [one.records[0].WhichOneof("kind") for one in cluster.waiting] == ["group_reverted", "topics_seen"]
+    cluster.acknowledge()
+    call_id = commit(cluster, a.owned)
+    while cluster.waiting:
+        cluster.acknowledge()
+    assert outcome(cluster, call_id) == error_code.UNKNOWN_TOPIC_OR_PARTITION
+    assert fetched(cluster) == NOTHING
+    assert not broken_promises(cluster)
