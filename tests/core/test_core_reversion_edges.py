@@ -1,7 +1,8 @@
-"""A way back meets deletions of topics (docs/safety.md, INC-158)."""
+"""A way back meets deletions of topics, and ids that were given out (docs/safety.md, INC-158, INC-159)."""
 
-from core.test_core_reversions import AUTO, CLASSIC, both, convert
-from kit.lives.incremental_shard import incremental_of, incremental_shard
+from core.test_core_conversions import Changing, stable
+from core.test_core_reversions import AUTO, CLASSIC, INCREMENTAL, Returning, both, convert
+from kit.lives.incremental_shard import incremental_of, incremental_shard, settle
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualShard, fetched
 from kit.logs.core_audit import broken_promises
@@ -78,3 +79,31 @@ def test_nor_in_one_whose_deletion_follows_the_reversion_to_the_log() -> None:
     assert outcome(cluster, call_id) == error_code.UNKNOWN_TOPIC_OR_PARTITION
     assert fetched(cluster) == NOTHING
     assert not broken_promises(cluster)
+
+
+def test_an_id_that_was_given_out_is_no_second_member_on_the_way_back() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    (one,) = stable(cluster, "one")
+    late = Changing(cluster, "late")
+    late.seq = 1
+    answer = cluster.ask(late.join_request(member_seq=1, process_id=late.process_id))
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
+    assert answer.error_code == error_code.MEMBER_ID_REQUIRED
+    late.member_id = answer.member_id
+    assert convert(cluster, INCREMENTAL) == error_code.NONE
+    member, other = late.turn(has_stopped=True), one.turn()
+    member.can_be_classic = True
+    assert not member.join().error_code
+    settle(other, member)
+    request = coordinator_pb2.OffsetCommitRequest(
+        group_id="g", member_id=member.member_id, member_epoch=member.epoch, member_seq=5
+    )
+    for (topic, number), token in member.owned.items():
+        entry = request.topics.add(name=topic).partitions.add(partition=number, offset=5)
+        entry.token.CopyFrom(token.to_proto())
+    cluster.ask(request)
+    assert convert(cluster) == error_code.NONE
+    Returning(member).enter()
+    again = cluster.shard.groups["g"].members[member.member_id]
+    assert again.recorded
+    assert again.commit_seq == 5, "or a late commit would pass"

@@ -176,6 +176,9 @@ class Conversions:
         """The log has it: what members wait for is answered, and those on streams are told (INC-73)."""
         context = self._context
         self._rebalancer.end_waits(group)
+        for member_id in tuple(group.pending_members):  # its owner may join as an incremental member
+            if (timer := group.take_back(member_id)) is not None:
+                context.purgatory.wheel.cancel(timer)
         for member in tuple(group.members.values()):
             if member.heartbeat is not None:
                 context.purgatory.wheel.cancel(member.heartbeat)
