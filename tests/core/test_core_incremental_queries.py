@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from kit.lives.incremental_shard import (
     AWAY,
     GROUP,
@@ -13,7 +14,7 @@ from kit.lives.incremental_shard import (
 )
 from kit.lives.virtual_shard import VirtualShard, settled
 from kit.logs.snapshots import check_every_cut
-from muster_core import error_code
+from muster_core import error_code, record_bounds
 from muster_core.incremental.partitions import named_in
 from muster_core.state.published import partitions_in
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
@@ -147,6 +148,24 @@ def test_an_operator_puts_members_out_and_their_shares_go_to_the_others() -> Non
     settle(second)
     assert len(second.has) == 4
     assert first.beat().error_code == third.beat().error_code == UNKNOWN
+
+
+def test_more_than_the_log_takes_at_a_time_are_not_put_out_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = incremental_shard()
+    members = joined(cluster, "a", "b", "c")
+    settle(*members)
+    cluster.is_operator = True
+    monkeypatch.setattr(record_bounds, "APPEND_MAX_RECORDS", 3)
+    kinds = cluster.kinds()
+    request = coordinator_pb2.LeaveGroupRequest(group_id=GROUP, members=[Leaver(member_id=n) for n in "abc"])
+    answer = cluster.ask(request)
+    assert isinstance(answer, coordinator_pb2.LeaveGroupResponse)
+    assert answer.error_code == error_code.INVALID_REQUEST
+    assert "name fewer" in answer.error_message
+    assert cluster.kinds() == kinds
+    assert put_out(cluster, *request.members[:2]) == [error_code.NONE] * 2
+    settle(members[2])
+    assert len(members[2].has) == 4
 
 
 def group_cause(cluster: VirtualShard) -> common_pb2.RebalanceCause:

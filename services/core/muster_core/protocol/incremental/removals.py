@@ -18,7 +18,10 @@ from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
+from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
+
+_TOO_MANY = "so many members at a time are more than the log takes; name fewer in a call"
 
 
 class Removals:
@@ -67,6 +70,9 @@ class Removals:
         when = partial(self._targets.when, group)
         gone = [(member, cause) for member in leaving.values()]
         remove(decision, gone, topics_of(context.catalog), assignors, when)
+        if not is_one_append(decision.records):  # a part of it would leave what is free to nobody
+            context.refuse(call.call_id, error_code.INVALID_REQUEST, _TOO_MANY)
+            return
         done = partial(self._gone, call, group, tuple(leaving), response)
         context.append(decision.records, done, holds=group, calls=[call.call_id])
 
