@@ -1,7 +1,7 @@
 """A way back meets deletions of topics, and ids that were given out (docs/safety.md, INC-158, INC-159)."""
 
 from core.test_core_conversions import Changing, stable
-from core.test_core_reversions import AUTO, CLASSIC, INCREMENTAL, Returning, both, convert
+from core.test_core_reversions import AUTO, CLASSIC, INCREMENTAL, Returning, both, convert, plan_of
 from kit.lives.incremental_shard import incremental_of, incremental_shard, settle
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualShard, fetched
@@ -107,3 +107,21 @@ def test_an_id_that_was_given_out_is_no_second_member_on_the_way_back() -> None:
     again = cluster.shard.groups["g"].members[member.member_id]
     assert again.recorded
     assert again.commit_seq == 5, "or a late commit would pass"
+
+
+def test_who_left_as_a_classic_member_comes_back_under_its_id() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    assert convert(cluster) == error_code.NONE
+    assert a.leave().member_epoch == -1
+    one = Returning(b).enter()
+    one.joined()
+    assert len(one.sync({"b": plan_of(0, 1, 2, 3)}).take()) == 4
+    assert convert(cluster, INCREMENTAL) == error_code.NONE
+    assert a.join().error_code == error_code.NONE
+    assert convert(cluster) == error_code.NONE
+    again = Returning(a).enter()
+    one.seq += 1
+    one.join(member_seq=one.seq, process_id=one.process_id)
+    assert again.joined().generation == one.joined().generation
+    assert not broken_promises(cluster)

@@ -197,6 +197,7 @@ class GroupChecker:
             for one in message.members
         }
         self._bindings.group_reverted(message)
+        group.gone.difference_update(group.members)  # an incremental member keeps its id when it joins anew
         group.assignment = records_pb2.AssignmentCommitted(generation=message.generation)
         group.incremental, group.members_are_right, group.reverted = None, False, True
         group.generation, group.protocol_type, group.protocol_name = message.generation, CONSUMER, ""
