@@ -116,7 +116,8 @@ def test_who_left_as_a_classic_member_comes_back_under_its_id() -> None:
     assert a.leave().member_epoch == -1
     one = Returning(b).enter()
     one.joined()
-    assert len(one.sync({"b": plan_of(0, 1, 2, 3)}).take()) == 4
+    one.sync({"b": plan_of(0, 1, 2, 3)})
+    assert len(one.take()) == 4
     assert convert(cluster, INCREMENTAL) == error_code.NONE
     assert a.join().error_code == error_code.NONE
     assert convert(cluster) == error_code.NONE
