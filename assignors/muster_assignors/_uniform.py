@@ -43,7 +43,7 @@ def assign_uniform_by_weight(group: GroupSnapshot, alike: bool | None = None) ->
 
 def even_shares(
     owned: Mapping[str, Collection[tuple[str, int]]], numbers: Mapping[str, Sequence[int]]
-) -> dict[str, list[tuple[str, int]]]:
+) -> dict[str, Collection[tuple[str, int]]]:
     """What each member gets as `uniform` gives it, where all want the same topics.
 
     Sizes differ by one at most, and who has one more keeps it. A coordinator asks for each change of a large
@@ -54,7 +54,7 @@ def even_shares(
         numbers: the numbers of the partitions of each topic, ascending.
 
     Returns:
-        The share of each member, in no order.
+        The share of each member, in no order; whose share stays gets the very collection that it had.
     """
     every = [
         partition for topic in in_text_order(numbers) for partition in zip(repeat(topic), numbers[topic])
@@ -63,29 +63,31 @@ def even_shares(
     taken = frozenset[tuple[str, int]]().union(*owned.values())
     free = [partition for partition in every if partition not in taken] if not there <= taken else []
     quota, extras = divmod(len(every), len(owned))
-    shares: dict[str, list[tuple[str, int]]] = {}
-    unfilled: list[tuple[list[tuple[str, int]], int]] = []
+    shares: dict[str, Collection[tuple[str, int]]] = {}
+    unfilled: list[tuple[str, int]] = []
     all_there = taken <= there
     for left, name in zip(range(len(owned), 0, -1), in_text_order(owned), strict=True):
         has_extra = extras > 0
         room = quota + has_extra
-        own = owned[name]
-        share = list(own) if all_there else [partition for partition in own if partition in there]
+        share = owned[name]
+        if not all_there:
+            share = [partition for partition in share if partition in there]
         if len(share) > room:
-            share.sort()
-            free += share[room:]
-            del share[room:]
+            in_order = sorted(share)
+            free += in_order[room:]
+            share = in_order[:room]
         room -= len(share)
         if room and has_extra and left > extras:
             room -= 1
             has_extra = False
         shares[name] = share
         if room:
-            unfilled.append((share, room))
+            unfilled.append((name, room))
         extras -= has_extra
     rest = iter(free)
-    for share, room in unfilled:
-        share += islice(rest, room)
+    for name, room in unfilled:
+        if more := list(islice(rest, room)):
+            shares[name] = [*shares[name], *more]
     return shares
 
 

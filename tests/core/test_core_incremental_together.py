@@ -1,6 +1,7 @@
 """Requests of members on streams that come together, or wait for the log together, are one decision."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,8 +11,10 @@ from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Cancelled, Tick
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import by_topic
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_core.protocol.incremental import deadlines
 from muster_core.record_bounds import in_appends
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -268,3 +271,31 @@ def test_many_that_are_gone_at_once_are_removed_some_at_a_time(monkeypatch: pyte
     cluster.advance(GRACE_MS)
     assert len(cluster.appends) == appends + 3
     assert not incremental_of(cluster).members
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [["t"], ["t", "t"], ["t", "u"], ["t", "tu"], ["tu", "tu"], ["", "t"], ["", ""], ["tu", "t", "u"]],
+)
+def test_whether_all_want_the_same_is_seen_by_how_many_name_a_topic(wanted: list[str]) -> None:
+    group = IncrementalGroup()
+    for number, topics in enumerate(wanted):
+        group.put(Member(Told(f"m{number}", topics=frozenset(topics))))
+    assert group.wants_alike == (len(set(map(frozenset, wanted))) == 1)
+    group.put(group.members["m0"].with_told(Told("m0", topics=frozenset("v"))))
+    assert group.wants_alike == (len(wanted) == 1)
+
+
+def test_a_member_that_steps_is_shown_as_the_one_that_it_is() -> None:
+    member = Member(Told("a", host="h"), held={("t", 0): Held(NOWHERE)}, target=frozenset({("t", 0)}))
+    assert (member.assigned, member.is_within_target) == (frozenset({("t", 0)}), True)
+    aimed = member.aimed_at(frozenset(), 3)
+    assert (aimed.epoch, aimed.assigned, aimed.is_within_target) == (3, frozenset({("t", 0)}), False)
+    place = Position(1, 9)
+    stepped = aimed.stepped(4, {("t", 0): Held(NOWHERE, place)}, place, waits=True)
+    assert (stepped.epoch, stepped.previous_epoch, stepped.waits, stepped.version) == (4, 3, True, place)
+    assert (stepped.assigned, stepped.pending) == (frozenset(), frozenset({("t", 0)}))
+    assert stepped.participant == ("a", "", "", "h")
+    assert stepped.stepped(5, {}, place, waits=False).participant is stepped.participant
+    assert stepped == replace(stepped)
+    assert (member.epoch, member.target) == (0, frozenset({("t", 0)}))

@@ -75,7 +75,7 @@ def _target_assigned(group: IncrementalGroup, _: Position, record: incremental_p
         member = group.members[change.member_id]
         target = (member.target - frozenset(named_in(change.loses))) | frozenset(named_in(change.gets))
         # whoever has something to give back now keeps the epoch that it has had (INC-19)
-        group.put(replace(member, target=target, epoch=group.epoch_of(member)))
+        group.put(member.aimed_at(target, group.epoch_of(member)))
     group.target_epoch, group.server_assignor = record.epoch, record.server_assignor
 
 
@@ -93,16 +93,8 @@ def _stepped(group: IncrementalGroup, position: Position, record: incremental_pb
         if partition in held:
             raise ValueError(f"{partition} is given to {record.member_id!r}, which has it")
         held[partition] = Held(position)
-    group.put(
-        replace(
-            member,
-            epoch=record.epoch,
-            previous_epoch=member.epoch,
-            waits=record.waits,
-            version=position if told_anew else member.version,
-            held=held,
-        )
-    )
+    version = position if told_anew else member.version
+    group.put(member.stepped(record.epoch, held, version, waits=record.waits))
 
 
 def _went_away(group: IncrementalGroup, position: Position, record: incremental_pb2.MemberWentAway) -> None:

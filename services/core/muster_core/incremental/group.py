@@ -138,24 +138,26 @@ class IncrementalGroup:
         Raises:
             ValueError: somebody else has one of them.
         """
-        before = self.members.get(member.member_id)
+        member_id, held = member.member_id, member.held
+        before = self.members.get(member_id)
         if before is not None:
             self.held_bytes -= _bytes_of(before)
-            for partition in before.held.keys() - member.held.keys():
-                del self.owners[partition]
-            self._forget_instance(before)
-        new = member.held.keys() - before.held.keys() if before is not None else member.held.keys()
-        for partition in new:
-            owner = self.owners.get(partition)
-            if owner is not None:
-                raise ValueError(f"{partition} is given to {member.member_id!r} while {owner!r} has it")
-            self.owners[partition] = member.member_id
-        self.members[member.member_id] = member
+            if held is not before.held:
+                for partition in before.held.keys() - held.keys():
+                    del self.owners[partition]
+            if member.told is not before.told:
+                self._forget_instance(before)
+        if before is None or held is not before.held:
+            for partition in held.keys() if before is None else held.keys() - before.held.keys():
+                owner = self.owners.get(partition)
+                if owner is not None:
+                    raise ValueError(f"{partition} is given to {member_id!r} while {owner!r} has it")
+                self.owners[partition] = member_id
+        self.members[member_id] = member
         self._note(before, member)
         self.held_bytes += _bytes_of(member)
-        instance_id = member.told.group_instance_id
-        if instance_id:
-            self.statics[instance_id] = member.member_id
+        if instance_id := member.told.group_instance_id:
+            self.statics[instance_id] = member_id
 
     def _note(self, before: Member | None, after: Member | None) -> None:
         """Notes what a member names, and what its target has, in the place of what it did."""
@@ -218,6 +220,13 @@ class IncrementalGroup:
         if not told.topic_regex:
             return told.topics
         return told.topics | self.expressions.get(told.topic_regex, _NO_TOPICS)
+
+    @property
+    def wants_alike(self) -> bool:
+        """Whether all members subscribe to the same topics, by name or by an expression."""
+        if self.expressions:
+            return len({self.topics_of(member.told) for member in self.members.values()}) == 1
+        return all(count == len(self.members) for count in self.subscriptions.values())
 
     def uses(self, expression: str) -> bool:
         """Whether a member subscribes to an expression."""

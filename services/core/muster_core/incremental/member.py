@@ -8,6 +8,7 @@ from typing import NamedTuple
 from muster_protos.muster.log.v1 import incremental_pb2
 
 from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
+from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 
 AWAY = -2
@@ -182,6 +183,11 @@ class Member:
         return self.epoch == AWAY
 
     @cached_property
+    def participant(self) -> Participant:
+        """It as the history shows it; the steps of a member share it."""
+        return Participant.of(self.told)
+
+    @cached_property
     def pending(self) -> Partitions:
         """What was taken from it and is not given back."""
         return frozenset(partition for partition, held in self.held.items() if held.taken != NOWHERE)
@@ -217,3 +223,33 @@ class Member:
     def with_told(self, told: Told) -> "Member":
         """This member, after it said something else."""
         return replace(self, told=told)
+
+    def aimed_at(self, target: Partitions, epoch: int) -> "Member":
+        """This member with another target, and the epoch that it keeps until a step brings it on."""
+        made = self._copied()
+        made.pop("is_within_target", None)
+        made.update(target=target, epoch=epoch)
+        return _member_of(made)
+
+    def stepped(
+        self, epoch: int, held: Mapping[TopicPartition, Held], version: Position, *, waits: bool
+    ) -> "Member":
+        """This member after a step towards its target."""
+        made = self._copied()
+        for derived in ("pending", "assigned", "is_within_target"):
+            made.pop(derived, None)
+        made.update(epoch=epoch, previous_epoch=self.epoch, held=held, version=version, waits=waits)
+        return _member_of(made)
+
+    def _copied(self) -> dict[str, object]:
+        """All values, with those derived from them.
+
+        `replace` calls the constructor, which takes longer than all else of a step of a large group.
+        """
+        return dict(self.__dict__)
+
+
+def _member_of(values: dict[str, object]) -> Member:
+    made = object.__new__(Member)
+    made.__dict__.update(values)
+    return made

@@ -1,7 +1,8 @@
 """Sets of partitions, and how messages name them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import repeat
 from typing import TypeAlias
 
 from muster_protos.muster.v1 import common_pb2
@@ -14,11 +15,12 @@ Partitions: TypeAlias = frozenset[TopicPartition]
 NONE: Partitions = frozenset()
 
 
-def named_in(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[TopicPartition]:
+def named_in(topics: Iterable[common_pb2.TopicPartitions]) -> list[TopicPartition]:
     """The partitions that a message names."""
+    named: list[TopicPartition] = []
     for entry in topics:
-        for number in entry.partitions:
-            yield entry.topic, number
+        named += zip(repeat(entry.topic), entry.partitions)
+    return named
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:

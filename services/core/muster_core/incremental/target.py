@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeAlias
 
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.partitions import Partitions, TopicPartition
+from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
 
 _HASH_BYTES = 8
 
@@ -151,15 +151,14 @@ def changes_of(question: Question, answer: Mapping[str, Collection[TopicPartitio
         ValueError: it gives a partition twice.
     """
     changes: dict[str, Change] = {}
-    given: set[TopicPartition] = set()
-    count = 0
+    targets: list[Partitions] = []
     for member_id, candidate in question.candidates.items():
-        target = frozenset(answer.get(member_id, ()))
-        given |= target
-        count += len(target)
-        if target != candidate.before:
-            changes[member_id] = Change(target - candidate.before, candidate.before - target)
-    if len(given) != count:
+        before = candidate.before
+        target = frozenset(answer.get(member_id, ()))  # the very set that it had, where that was given back
+        targets.append(target)
+        if target is not before and target != before:
+            changes[member_id] = Change(target - before, before - target)
+    if len(NONE.union(*targets)) != sum(map(len, targets)):
         raise ValueError("the assignor gives a partition to two members")
     return changes
 

@@ -17,12 +17,13 @@ from muster_core.incremental.partitions import named_in
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.log.reversion import check_reversion, revert
+from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.history import GenerationEntry, Participant
+from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import Holdings
 from muster_core.state.member import Member
 from muster_core.state.published import TopicPartition, partitions_in
@@ -287,9 +288,7 @@ class Application:
         """An epoch is to the history what a generation is."""
         cause = group.cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)
-        members = tuple(
-            [Participant.of(member.told) for _, member in sorted(incremental_group.members.items())]
-        )
+        members = tuple([member.participant for _, member in sorted(incremental_group.members.items())])
         group.history.remember(GenerationEntry(record.epoch, cause, wall_ms, "", "", members, position))
 
     def _note_target(
@@ -336,7 +335,7 @@ class Application:
         group.protocol_name, group.leader, group.new_member_added = "", "", False
         cause = group.cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)
-        present = tuple([Participant.of(member.told) for _, member in sorted(made.members.items())])
+        present = tuple([member.participant for _, member in sorted(made.members.items())])
         name = record.server_assignor
         group.history.remember(
             GenerationEntry(record.generation, cause, wall_ms, "", name, present, position, wall_ms)

@@ -5,41 +5,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
-from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
-from muster_core.incremental.member import Told
+from muster_core.participant import Participant
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import GENERATION_BYTES, MOVE_BYTES, PARTICIPANT_BYTES
-from muster_core.state.member import Member
-
-
-class Participant(NamedTuple):
-    """Who was in a generation.
-
-    Attributes:
-        member_id: its id then.
-        group_instance_id: its static id; empty: dynamic.
-        client_id: its client id.
-        host: its address.
-    """
-
-    member_id: str
-    group_instance_id: str
-    client_id: str
-    host: str
-
-    @classmethod
-    def of(cls, member: "Member | Told | coordinator_pb2.GroupHistoryResponse.Member") -> "Participant":
-        """The member as it is now, or as `GenerationEntry.to_proto` wrote it."""
-        return _new(cls, _named(member))  # half the time: a join phase of thousands makes one for each
-
-
-_new = tuple.__new__
-_named = attrgetter(*Participant._fields)
 
 
 @dataclass(slots=True)

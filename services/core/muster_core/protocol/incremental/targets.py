@@ -131,8 +131,7 @@ class Targets:
         default = next(iter(room.assignors))
         if not are_as_much(group, topics_of(self._context.catalog)):
             return True
-        are_equal = len({group.topics_of(member.told) for member in group.members.values()}) == 1
-        return not are_equal or assignor_in_use(room.assignors, of.settings, group) != default
+        return not group.wants_alike or assignor_in_use(room.assignors, of.settings, group) != default
 
     def changed(self, group: Group, kind: str) -> None:
         """A record of a group was carried out; `attend_changed` follows."""
