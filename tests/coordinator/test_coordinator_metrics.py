@@ -13,12 +13,13 @@ from muster_coordinator.log.watch import Watches
 from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
 from muster_coordinator.telemetry import metrics
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
+from muster_coordinator.telemetry.measures import CallTally
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Append, GroupResponse
 from muster_core.shard import Shard
 from muster_protos.limits import PARKED_PREFIX
-from muster_protos.muster.v1 import coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2, session_pb2
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.telemetry import TelemetrySettings
 from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
@@ -273,6 +274,26 @@ def test_every_call_has_a_name() -> None:
     assert set(get_args(GroupResponse)) == set(metrics.CALL_NAMES)
     answers: list[Any] = [kind() for kind in metrics.CALL_NAMES]
     assert len({type(answer) for answer in answers}) == len(answers)
+
+
+def test_every_answer_is_counted_by_its_code() -> None:
+    """One that cannot be is an internal error of a coordinator with metrics, and no call is answered."""
+    tally = CallTally()
+    for kind in metrics.CALL_NAMES:
+        tally.answered(kind(), 0.0)
+    described = incremental_pb2.ConsumerGroupDescribeResponse()
+    described.groups.add(error_code=error_code.GROUP_ID_NOT_FOUND)
+    tally.answered(described, 0.0)
+    (family,) = tally.answers.collect()
+    found = {
+        (sample.labels["call"], sample.labels["code"])
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+    assert found == {
+        *((name, "NONE") for name in metrics.CALL_NAMES.values()),
+        ("ConsumerGroupDescribe", "GROUP_ID_NOT_FOUND"),
+    }
 
 
 def test_watch_that_fails_has_no_effect_on_others() -> None:

@@ -15,7 +15,7 @@ from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.internal.v1 import metadata_pb2
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2
 from muster_runtime.telemetry import Metric, Sample, Source
 from muster_runtime.telemetry.instruments import Counter, Histogram
 
@@ -54,6 +54,7 @@ _WHERE_CODES_ARE: dict[type[Any], tuple[str, ...]] = {
     coordinator_pb2.OffsetFetchResponse: ("groups",),
     coordinator_pb2.DescribeGroupsResponse: ("groups",),
     coordinator_pb2.DeleteGroupsResponse: ("results",),
+    incremental_pb2.ConsumerGroupDescribeResponse: ("groups",),
 }
 """Answers without a code of their own: the code of the first of what they are about counts."""
 
