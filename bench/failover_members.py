@@ -48,6 +48,7 @@ async def main(servers: str, group: str, topic: str, first: str, count: str) -> 
                 cluster,
                 group_id=group,
                 topics=topic,
+                protocol="classic",
                 on_partitions_assigned=lambda owned: say(
                     "assigned", number, generation=members[number].generation, partitions=len(owned)
                 ),

@@ -39,7 +39,11 @@ async def main(servers: str, group: str, topic: str, process: str) -> None:
                     name = f"{process}-{started}"
                     started += 1
                     by_name[name] = muster.Member(
-                        cluster, group_id=group, topics=topic, on_partitions_assigned=partial(assigned, name)
+                        cluster,
+                        group_id=group,
+                        topics=topic,
+                        protocol="classic",
+                        on_partitions_assigned=partial(assigned, name),
                     )
                     members.append(by_name[name])
                 await asyncio.gather(*(member.start() for member in members[-count:]))

@@ -62,7 +62,12 @@ def show(what: str, count: int, *sizes: tuple[str, float]) -> None:
 def patient(cluster: muster.Cluster, group: str) -> muster.Member:
     """A member that a slow machine does not put out of its group."""
     return muster.Member(
-        cluster, group_id=group, topics="size", session_timeout_ms=600_000, disconnect_grace_ms=300_000
+        cluster,
+        group_id=group,
+        topics="size",
+        protocol="classic",
+        session_timeout_ms=600_000,
+        disconnect_grace_ms=300_000,
     )
 
 

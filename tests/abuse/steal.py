@@ -24,7 +24,7 @@ async def attack(target: Target) -> str:
     clusters = [muster.Cluster(target.servers) for _ in range(2)]
     await clusters[0].ensure_topic(_TOPIC, 1)
     members = [
-        muster.Member(cluster, group_id=group, topics=_TOPIC, rebalance_timeout_ms=10_000)
+        muster.Member(cluster, group_id=group, topics=_TOPIC, protocol="classic", rebalance_timeout_ms=10_000)
         for cluster in clusters
     ]
     for member in members:

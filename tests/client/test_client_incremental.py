@@ -13,6 +13,7 @@ from muster_protos.muster.v1 import common_pb2
 
 SETTINGS: muster.MemberSettings = {"protocol": "incremental", "heartbeat_interval_ms": 500}
 PARTITIONS = 12
+CLASSIC: muster.MemberSettings = {"protocol": "classic"}
 EXPIRED_S = 60
 """Longer than a session."""
 
@@ -299,7 +300,10 @@ async def test_commits_count_for_the_ownership_that_made_them(muster_cluster: Lo
 
 @pytest.mark.parametrize(
     ("first", "second", "why"),
-    [({}, SETTINGS, "GROUP_ID_NOT_FOUND.*classic"), (SETTINGS, {}, "INCONSISTENT_GROUP_PROTOCOL")],
+    [
+        (CLASSIC, SETTINGS, "GROUP_ID_NOT_FOUND.*classic"),
+        (SETTINGS, CLASSIC, "INCONSISTENT_GROUP_PROTOCOL.*an incremental group takes protocol='auto'"),
+    ],
     ids=["classic", "incremental"],
 )
 async def test_groups_have_members_of_one_kind(

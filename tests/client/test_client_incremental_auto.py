@@ -8,17 +8,19 @@ import muster
 import muster_testing.node
 import pytest
 from client.client_scripted import Break, ScriptedCluster
+from muster.assignors import BUILT_IN, Assignor
 from muster.testing import LocalCluster
 from muster_core.features import ALL_FEATURES, Feature
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
 
 AUTO: muster.MemberSettings = {"protocol": "auto"}
+DEFAULT: muster.MemberSettings = {}
 CLASSIC: muster.MemberSettings = {"protocol": "classic"}
 INCREMENTAL: muster.MemberSettings = {"protocol": "incremental"}
 
 
 def member(connection: muster.Cluster, settings: muster.MemberSettings, **own: Any) -> muster.Member:
-    return muster.Member(connection, group_id="g", topics="t", **{**settings, **own})
+    return muster.Member(connection, **{"group_id": "g", "topics": "t", **settings, **own})
 
 
 @pytest.fixture(params=[True, False], ids=["streams", "unary"])
@@ -26,16 +28,92 @@ def session(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-async def test_it_is_incremental_where_it_can_be(muster_cluster: LocalCluster, session: bool) -> None:
+@pytest.mark.parametrize("settings", [AUTO, DEFAULT], ids=["auto", "default"])
+async def test_it_is_incremental_where_it_can_be(
+    muster_cluster: LocalCluster, session: bool, settings: muster.MemberSettings
+) -> None:
     async with muster_cluster as cluster:
         connection = cluster.connect()
         await connection.create_topic("t", 2)
-        async with member(connection, AUTO, session=session) as one:
+        async with member(connection, settings, session=session) as one:
             await cluster.until(lambda: len(one.partitions) == 2)
             kept = one.token(one.partitions[0])
             async with member(connection, INCREMENTAL) as two:
                 await cluster.until(lambda: len(one.partitions) == len(two.partitions) == 1)
             assert one.token(one.partitions[0]) == kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "protocol"),
+    [
+        ({}, "auto"),
+        ({"assignors": None}, "auto"),
+        ({"assignors": ["range"]}, "classic"),
+        ({"assignors": [Assignor("mine", BUILT_IN["sticky"].assign)]}, "classic"),
+        ({"user_data": b"7"}, "classic"),
+        ({"assignors": ["range"], "protocol": "auto"}, "auto"),
+        ({"protocol": "incremental"}, "incremental"),
+    ],
+    ids=["none", "None", "named", "own", "data", "auto", "incremental"],
+)
+async def test_who_gives_an_assignor_has_a_classic_group_unless_it_says_otherwise(
+    muster_cluster: LocalCluster, caplog: pytest.LogCaptureFixture, settings: Any, protocol: str
+) -> None:
+    """Nobody's assignor is passed over, and a line says what it costs."""
+    caplog.set_level("INFO", "muster")
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", 2)
+        async with member(connection, settings) as one:
+            assert one.config.protocol == protocol
+            await cluster.until(lambda: len(one.partitions) == 2)
+            (group,) = await connection.list_groups()
+            assert (group.type == "consumer") is (protocol != "classic")
+    assert ("with protocol='auto' it uses that in classic groups only" in caplog.text) is (
+        protocol == "classic"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [({}, "consumer"), ({"assignors": ["range"]}, "classic"), ({"protocol": "classic"}, "classic")],
+    ids=str,
+)
+async def test_the_default_of_run_is_that_of_a_member(
+    muster_cluster: LocalCluster, settings: Any, kind: str
+) -> None:
+    async with (
+        muster_cluster as cluster,
+        cluster.worker(idle, group="g", topic="t", partitions=2, **settings) as one,
+    ):
+        await cluster.until(lambda: len(one.numbers) == 2)
+        (group,) = await cluster.connect().list_groups()
+        assert group.type == kind
+
+
+@pytest.mark.parametrize("protocol", [None, "classic", "incremental"])
+async def test_leaders_are_members_like_others(muster_cluster: LocalCluster, protocol: Any) -> None:
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        async with muster.lead("report", cluster=connection, protocol=protocol):
+            (group,) = await connection.list_groups()
+            assert group.type == ("classic" if protocol == "classic" else "consumer")
+
+
+async def test_partitions_of_the_same_number_stay_together(muster_cluster: LocalCluster) -> None:
+    """What the default assignor of classic members promises who works on several topics."""
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        for topic in ("orders", "payments"):
+            await connection.create_topic(topic, 6)
+        fleet = [member(connection, DEFAULT, topics=("orders", "payments")) for _ in range(3)]
+        for one in fleet:
+            await one.start()
+        await cluster.until(lambda: all(len(one.partitions) == 4 for one in fleet))
+        for one in fleet:
+            numbers = {topic: {p.number for p in one.partitions if p.topic == topic} for topic in one.topics}
+            assert numbers["orders"] == numbers["payments"]
+            await one.close()
 
 
 async def test_it_is_classic_in_a_cluster_without_the_feature(

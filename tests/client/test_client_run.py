@@ -621,6 +621,7 @@ async def test_a_worker_waits_for_a_cluster_and_says_what_happens(
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert said == [
         f"group 'g': its coordinator is 127.0.0.1:{late.coordinators[0].port}",
+        "group 'g': takes part as a classic member: the cluster has no incremental groups",
         "group 'g': joined as m-1, generation 1",
         "group 'g': m-1 has t 0-2 in generation 1",
         "group 'g': m-1 has left: the program stopped",

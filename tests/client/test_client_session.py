@@ -21,6 +21,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 pytestmark = pytest.mark.cluster
 
 FAST: muster.MemberSettings = {
+    "protocol": "classic",
     "session_timeout_ms": 10_000,
     "beat_interval_ms": 100,
     "disconnect_grace_ms": 3_000,

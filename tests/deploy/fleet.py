@@ -33,6 +33,7 @@ class Worker:
             cluster,
             group_id=group,
             topics=group,
+            protocol="classic",
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=lambda _: self._tell("revoked"),
             on_partitions_lost=lambda _: self._tell("lost"),

@@ -1,4 +1,4 @@
-"""Worker processes of a classic group that becomes an incremental one while they work: nothing stops."""
+"""Worker processes of a group that becomes an incremental one while they work, and a classic one again."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -95,3 +95,69 @@ async def test_a_worker_dies_right_after_the_conversion(tmp_path: Path) -> None:
             PATIENCE_S,
         )
         fleet.only_moved(before, starts)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [False, True], ids=["quiet", "kills"])
+@pytest.mark.parametrize("how_far", [1, 3], ids=["half-way", "fully"])
+async def test_a_deployment_is_rolled_back(tmp_path: Path, how_far: int, kills: bool) -> None:
+    """INC-180 to INC-184: old workers come in, one after the other, and each step is a rebalance of today."""
+    async with deployed(tmp_path) as (cluster, fleet, connection):
+        await converted(connection)
+        await fleet.progresses()
+        for new, old in (("d", "x"), ("e", "y"), ("f", "z"))[:how_far]:
+            starts, done = fleet.starts(), fleet.done()
+            await fleet.stop(new)
+            fleet.start(old, OLD)
+            if kills:
+                await kill_the_owner_when_it_is(connection, cluster, "classic")
+            await fleet.shared()
+            stops = max(count - starts[number] for number, count in fleet.starts().items())
+            assert stops <= (4 if kills else 2), "a leave, and a join by which the group is classic"
+            assert all(at >= done[number] for number, at in fleet.done().items()), "no progress is lost"
+        assert await kind_of(connection) == "classic"
+        await fleet.progresses()
+        if how_far == 1:  # the deployment goes on after all
+            await fleet.stop("x")
+            fleet.start("g", NEW)
+            await fleet.shared()
+            before, starts = fleet.held(), fleet.starts()
+            await converted(connection)
+            await fleet.progresses()
+            assert (fleet.held(), fleet.starts()) == (before, starts)
+        report = verify(cluster.redis_url)
+        assert report.clean, report
+
+
+async def test_an_operator_makes_it_classic_and_nobody_has_to_be_replaced(tmp_path: Path) -> None:
+    """INC-180, INC-181: the members go on by themselves, with no loss and no second owner."""
+    async with deployed(tmp_path) as (cluster, fleet, connection):
+        await converted(connection)
+        starts = fleet.starts()
+        await connection.convert_group(GROUP, "classic")
+        await until(lambda: fleet.starts() != starts, "everybody stopped, and began", PATIENCE_S)
+        await fleet.shared()
+        await fleet.progresses()
+        stops = max(count - starts[number] for number, count in fleet.starts().items())
+        assert stops <= 1
+        report = verify(cluster.redis_url)
+        assert report.clean, report
+
+
+async def kind_of(connection: muster.Cluster) -> str:
+    """Of the group, by the coordinators that answer."""
+    return next((group.type for group in await connection.list_groups() if group.group_id == GROUP), "")
+
+
+async def kill_the_owner_when_it_is(connection: muster.Cluster, cluster: DevCluster, kind: str) -> None:
+    """Kills the coordinator of the group as soon as that is of a kind, and starts it again."""
+
+    async def has_changed() -> bool:
+        return await kind_of(connection) == kind
+
+    await until(has_changed, f"the group is {kind}", PATIENCE_S)
+    owner = await find(cluster.servers, GROUP)
+    process = next(p for p in cluster.coordinators if owner.endswith(f":{p.port}"))
+    await process.kill()
+    process.spawn()
+    await process.ready()

@@ -7,6 +7,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import muster
 import pytest
@@ -30,6 +31,7 @@ async def main():
             topics=sys.argv[3],
             client_id="worker",
             group_instance_id=sys.argv[4],
+            protocol=sys.argv[5],
             on_partitions_assigned=lambda owned: print(len(owned), flush=True),
         ) as member:
             await member.wait()
@@ -39,9 +41,12 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def worker(servers: str, instance: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker(
+    servers: str, protocol: str, instance: str = ""
+) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, servers, GROUP, TOPIC, instance, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", WORKER, servers, GROUP, TOPIC, instance, protocol),
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         yield process
@@ -51,8 +56,9 @@ async def worker(servers: str, instance: str = "") -> AsyncIterator[asyncio.subp
         await process.wait()
 
 
+@pytest.mark.parametrize("protocol", ["classic", "incremental"])
 async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_session_ends(
-    tmp_path: Path,
+    tmp_path: Path, protocol: Any
 ) -> None:
     async with (
         running(tmp_path, redis_nodes=1, coordinators=1) as servers,
@@ -61,11 +67,13 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
         await cluster.ensure_topic(TOPIC, PARTITIONS)
         lost: list[object] = []
         async with (
-            worker(servers.servers) as process,
-            muster.Member(cluster, group_id=GROUP, topics=TOPIC, on_partitions_lost=lost.append) as member,
+            worker(servers.servers, protocol) as process,
+            muster.Member(
+                cluster, group_id=GROUP, topics=TOPIC, on_partitions_lost=lost.append, protocol=protocol
+            ) as member,
         ):
             await until_equal(lambda: len(member.partitions), 3)
-            survivor, generation = member.member_id, member.generation
+            survivor, generation = member.member_id, await last_generation(cluster)
             process.kill()
             await until_equal(lambda: len(member.partitions), PARTITIONS)
             assert member.member_id == survivor
@@ -76,6 +84,10 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
             assert [g.generation for g in history][-2:] == [generation, generation + 1]
             assert history[-1].cause.kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
             assert history[-1].cause.member_id.startswith("worker")
+
+
+async def last_generation(cluster: muster.Cluster) -> int:
+    return (await cluster.group_history(GROUP))[-1].generation
 
 
 READER = """
@@ -124,22 +136,25 @@ async def test_workers_end_though_their_cluster_is_gone_for_good(tmp_path: Path)
     assert [process.returncode for process in workers] == [0, 0, 0]
 
 
-async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "incremental"])
+async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(
+    tmp_path: Path, protocol: Any
+) -> None:
     async with (
         running(tmp_path, redis_nodes=1, coordinators=1) as servers,
         muster.Cluster(servers.servers) as cluster,
-        muster.Member(cluster, group_id=GROUP, topics=TOPIC) as member,
+        muster.Member(cluster, group_id=GROUP, topics=TOPIC, protocol=protocol) as member,
     ):
         await cluster.ensure_topic(TOPIC, PARTITIONS)
-        async with worker(servers.servers, "blue") as process:
+        async with worker(servers.servers, protocol, "blue") as process:
             await until_equal(lambda: len(member.partitions), 3)
-            generation = member.generation
+            generation = await last_generation(cluster)
             process.kill()
             await process.wait()
         # That nothing happens can only be seen by waiting.
         await asyncio.sleep(DISCONNECT_GRACE_MS / 1_000 + 0.5)
-        async with worker(servers.servers, "blue") as again:
+        async with worker(servers.servers, protocol, "blue") as again:
             assert again.stdout is not None
             assert await asyncio.wait_for(again.stdout.readline(), 30) == b"3\n"
-            assert (member.generation, len(member.partitions)) == (generation, 3)
-            assert (await cluster.group_history(GROUP))[-1].generation == generation
+            assert len(member.partitions) == 3
+            assert await last_generation(cluster) == generation

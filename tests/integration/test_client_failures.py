@@ -166,5 +166,5 @@ async def test_a_thread_that_cannot_be_stopped_makes_its_process_leave(tmp_path:
             assert "work on t-0 is stuck" in err.decode()
             assert 'File "<string>"' in err.decode(), "where it stands"
             assert "has left: the work failed" in err.decode()
-            said = await line_with(heir.stderr, "has t 0-5")
+            said = await line_with(heir.stderr, "has t 0-5 in epoch")
             assert "stuck" not in said

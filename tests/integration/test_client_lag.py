@@ -142,7 +142,7 @@ async def test_tokens_that_were_kept_and_parked_names_are_described(cluster: Dev
             raise ValueError("no such tenant")
         await p.ending()
 
-    settings = {"topic": "tenants", "partitions": TENANTS, "retry_attempts": 1}
+    settings = {"topic": "tenants", "partitions": TENANTS, "retry_attempts": 1, "protocol": "classic"}
     async with at_work(cluster, work, **settings), Cluster(cluster.servers) as connection:
         await until(lambda: connection.parked("g"), "one is parked")
         before = (await connection.describe_group("g")).members[0]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import muster
 import pytest
@@ -35,9 +35,16 @@ class World:
     """A cluster with two coordinators, and members that come and go."""
 
     def __init__(
-        self, cluster: RealCluster, discovery: Discovery, connection: muster.Cluster, *, session: bool
+        self,
+        cluster: RealCluster,
+        discovery: Discovery,
+        connection: muster.Cluster,
+        *,
+        session: bool,
+        protocol: Literal["classic", "incremental"],
     ) -> None:
         self.session = session
+        self.protocol = protocol
         self.cluster = cluster
         self.discovery = discovery
         self.connection = connection
@@ -53,23 +60,24 @@ class World:
             on_partitions_assigned=lambda _: self.told.append((number, "assigned")),
             on_partitions_revoked=lambda _: self.told.append((number, "revoked")),
             on_partitions_lost=lambda _: self.told.append((number, "lost")),
-            **{**SETTINGS, "session": self.session, **settings},
+            **{**SETTINGS, "session": self.session, "protocol": self.protocol, **settings},
         )
         self.members.append(member)
         await member.start()
         return member
 
     def shared(self, *members: muster.Member) -> Callable[[], bool]:
-        """Whether these members own everything, each partition once, in one generation, and were told so."""
+        """Whether these members own everything, each once; classic ones in one generation, and told so."""
 
         def check() -> bool:
             last = dict(self.told)
             owned = [p for member in members for p in member.partitions]
-            return (
-                len(owned) == len(set(owned))
-                and set(owned) == ALL
-                and len({member.generation for member in members}) == 1
-                and all(member.state is MemberState.STABLE for member in members)
+            if len(owned) != len(set(owned)) or set(owned) != ALL:
+                return False
+            if not all(member.partitions and member.state is MemberState.STABLE for member in members):
+                return False
+            return self.protocol == "incremental" or (
+                len({member.generation for member in members}) == 1
                 and all(last.get(self.members.index(member)) == "assigned" for member in members)
             )
 
@@ -81,14 +89,17 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, *, session: bool) -> AsyncIterator[World]:
+async def world(
+    folder: Path, *, session: bool, protocol: Literal["classic", "incremental"] = "classic"
+) -> AsyncIterator[World]:
     cluster = RealCluster(folder)
     await cluster.start()
     await cluster.change_topic(create=discovery_pb2.Topic(name="sites", partitions=12))
     metadata = tuple(map(parse_address, cluster.metadata))
     discovery = Discovery(DiscoverySettings(listen=Address("127.0.0.1", 0), metadata=metadata))
     await discovery.start()
-    made = World(cluster, discovery, muster.Cluster(f"127.0.0.1:{discovery.port}"), session=session)
+    connection = muster.Cluster(f"127.0.0.1:{discovery.port}")
+    made = World(cluster, discovery, connection, session=session, protocol=protocol)
     try:
         first = await cluster.add("a")
         await owns(first, SHARDS)
@@ -103,13 +114,31 @@ async def world(folder: Path, *, session: bool) -> AsyncIterator[World]:
 
 
 @pytest.fixture(params=[True, False], ids=["session", "unary"])
-async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def classic(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """Whose members are classic ones."""
     async with world(tmp_path, session=request.param) as made:
         yield made
 
 
+@pytest.fixture(
+    params=[
+        ("classic", True),
+        ("classic", False),
+        ("incremental", True),
+        ("incremental", False),
+    ],
+    ids=["classic-session", "classic-unary", "incremental-session", "incremental-unary"],
+)
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """Whose members are of one kind."""
+    protocol, session = request.param
+    async with world(tmp_path, session=session, protocol=protocol) as made:
+        yield made
+
+
 async def test_members_share_everything_and_take_over_from_one_that_leaves(running: World) -> None:
-    one, two = await running.add(), await running.add(assignors=["range", "roundrobin"])
+    several = {"assignors": ["range", "roundrobin"]} if running.protocol == "classic" else {}
+    one, two = await running.add(), await running.add(**several)
     await until(running.shared(one, two))
     three = await running.add()
     await until(running.shared(one, two, three))
@@ -122,19 +151,19 @@ async def test_members_share_everything_and_take_over_from_one_that_leaves(runni
     assert "lost" not in {what for _, what in running.told}
 
 
-async def test_partitions_go_to_members_in_their_zones_and_follow_them(running: World) -> None:
+async def test_partitions_go_to_members_in_their_zones_and_follow_them(classic: World) -> None:
     def near(zone: str, member: muster.Member) -> set[int]:
         return {number for _, number in member.partitions} - set(zones[zone])
 
     zones = {"eu": range(0, 12, 2), "us": range(1, 12, 2)}
-    await running.connection.alter_topic("sites", 12, zones=zones)
+    await classic.connection.alter_topic("sites", 12, zones=zones)
     refresh = {"topic_refresh_interval_ms": 100}
-    one, two = await running.add(rack_id="us", **refresh), await running.add(rack_id="eu", **refresh)
-    await until(running.shared(one, two))
+    one, two = await classic.add(rack_id="us", **refresh), await classic.add(rack_id="eu", **refresh)
+    await until(classic.shared(one, two))
     assert (near("us", one), near("eu", two)) == (set(), set())
     zones = {"us": range(6), "eu": range(6, 12)}
-    await running.connection.alter_topic("sites", 12, zones=zones)
-    await until(lambda: running.shared(one, two)() and not near("us", one) and not near("eu", two))
+    await classic.connection.alter_topic("sites", 12, zones=zones)
+    await until(lambda: classic.shared(one, two)() and not near("us", one) and not near("eu", two))
 
 
 async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> None:
@@ -171,20 +200,20 @@ async def test_a_static_member_comes_back_without_a_rebalance(running: World) ->
     assert min(again.token(p) for p in mine) > max(tokens)
 
 
-async def test_a_second_process_with_the_same_instance_id_fences_the_first(running: World) -> None:
-    one = await running.add(group_instance_id="blue")
-    await until(running.shared(one))
-    two = await running.add(group_instance_id="blue")
+async def test_a_second_process_with_the_same_instance_id_fences_the_first(classic: World) -> None:
+    one = await classic.add(group_instance_id="blue")
+    await until(classic.shared(one))
+    two = await classic.add(group_instance_id="blue")
     with pytest.raises(muster.FencedInstance, match="group_instance_id"):
         await asyncio.wait_for(one.wait(), 30)
-    await until(running.shared(two))
-    assert (0, "lost") in running.told
+    await until(classic.shared(two))
+    assert (0, "lost") in classic.told
 
 
-async def test_members_without_a_common_assignor_are_told_so(running: World) -> None:
-    one = await running.add(assignors=["range"])
-    await until(running.shared(one))
-    two = await running.add(assignors=["roundrobin"])
+async def test_members_without_a_common_assignor_are_told_so(classic: World) -> None:
+    one = await classic.add(assignors=["range"])
+    await until(classic.shared(one))
+    two = await classic.add(assignors=["roundrobin"])
     with pytest.raises(muster.GroupError, match=r"INCONSISTENT_GROUP_PROTOCOL.*assignors"):
         await asyncio.wait_for(two.wait(), 30)
     assert one.state is MemberState.STABLE

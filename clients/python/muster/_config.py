@@ -5,13 +5,16 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from muster_protos import limits
 
 from muster._errors import SettingsError
 from muster._values import TopicPartition
 from muster.assignors import RANGE, Assignor, resolve
+
+MemberProtocol: TypeAlias = Literal["auto", "classic", "incremental"]
+"""Kinds of groups that a member takes part in."""
 
 LONGEST_TIMEOUT_MS = 1_800_000
 DISCONNECT_GRACE_MS = 3_000
@@ -34,9 +37,9 @@ class MemberSettings(TypedDict, total=False):
     loop_block_limit_ms: int | None
     request_timeout_ms: int
     topic_refresh_interval_ms: int
-    assignors: Sequence[str | Assignor]
+    assignors: Sequence[str | Assignor] | None
     user_data: bytes
-    protocol: Literal["auto", "classic", "incremental"]
+    protocol: MemberProtocol | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +74,16 @@ class MemberConfig:
             the attribute then has that value.
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
         topic_refresh_interval_ms: how often a leader checks whether its topics changed.
-        assignors: how partitions are assigned, preferred first; the group uses one that all members have.
-            With `cooperative-sticky` members work on while the group rebalances; a fleet goes over to it with
-            `["cooperative-sticky", "range"]`.
+        assignors: how partitions are assigned in a classic group, preferred first; the group uses one that
+            all members have. With `cooperative-sticky` members work on while the group rebalances; a fleet
+            goes over to it with `["cooperative-sticky", "range"]`. None: `["range"]`.
         user_data: what an assignor of your own gets to know of the member, at most 64 KiB.
-        protocol: `incremental`: the coordinator assigns, and only what moves stops; `assignors` and
-            `user_data` are not used. It needs a cluster with the feature `incremental-groups`. `classic`: a
+        protocol: `incremental`: the coordinator assigns, and only what moves stops. It needs a cluster with
+            the feature `incremental-groups`, and takes no `assignors` and no `user_data`. `classic`: a
             leader assigns, all members take part in each change. `auto`: incremental, or classic where the
-            cluster does not have the feature, or the group has classic members.
+            cluster does not have the feature, or the group has classic members; `assignors` and `user_data`
+            are used there. None: `classic` where `assignors` or `user_data` are given, which only classic
+            groups use, else `auto`; the attribute then has that value.
     """
 
     group_instance_id: str = ""
@@ -94,9 +99,9 @@ class MemberConfig:
     loop_block_limit_ms: int | None = None
     request_timeout_ms: int = 30_000
     topic_refresh_interval_ms: int = 30_000
-    assignors: Sequence[str | Assignor] = field(default=(RANGE,))
+    assignors: Sequence[str | Assignor] | None = None
     user_data: bytes = b""
-    protocol: Literal["auto", "classic", "incremental"] = "classic"
+    protocol: MemberProtocol | None = None
 
     def __post_init__(self) -> None:
         grace_ms = self.disconnect_grace_ms
@@ -132,10 +137,14 @@ class MemberConfig:
         check_between("weight", self.weight, 1, limits.MEMBER_WEIGHT_MAX)
         if isinstance(self.assignors, str):
             raise SettingsError("assignors", f"must be a list, such as [{self.assignors!r}]")
-        object.__setattr__(self, "assignors", resolve(self.assignors))
-        if self.protocol not in ("auto", "classic", "incremental"):
-            text = f"must be 'auto', 'classic' or 'incremental', not {self.protocol!r}"
-            raise SettingsError("protocol", text)
+        asked: MemberSettings = {
+            "protocol": self.protocol,
+            "assignors": self.assignors,
+            "user_data": self.user_data,
+        }
+        object.__setattr__(self, "protocol", protocol_of(asked))
+        if self.assignors is not None:
+            object.__setattr__(self, "assignors", resolve(self.assignors))
         if not isinstance(self.user_data, bytes) or len(self.user_data) > limits.USER_DATA_MAX_BYTES:
             raise SettingsError("user_data", f"must be bytes, at most {limits.USER_DATA_MAX_BYTES} of them")
 
@@ -151,8 +160,28 @@ class MemberConfig:
 
     @property
     def resolved_assignors(self) -> tuple[Assignor, ...]:
-        """`assignors`, with names replaced by the assignors of that name."""
-        return resolve(self.assignors)
+        """`assignors`, or what takes their place, with names replaced by the assignors of that name."""
+        return resolve((RANGE,) if self.assignors is None else self.assignors)
+
+
+def protocol_of(settings: MemberSettings) -> MemberProtocol:
+    """Checks the kind of group that a member takes part in, and returns it, also where none is named.
+
+    Raises:
+        SettingsError: there is no such kind, or it does not use what is given.
+    """
+    protocol = settings.get("protocol")
+    given = [name for name in ("assignors", "user_data") if settings.get(name) not in (None, b"")]
+    if protocol is None:
+        return "classic" if given else "auto"
+    if protocol not in get_args(MemberProtocol):
+        raise SettingsError("protocol", f"must be 'auto', 'classic' or 'incremental', not {protocol!r}")
+    if protocol == "incremental" and given:
+        raise SettingsError(
+            given[0],
+            "is used in classic groups alone, where a member assigns: leave it out, or have protocol='auto'",
+        )
+    return protocol
 
 
 def check_group_id(group_id: str) -> str:

@@ -177,7 +177,8 @@ def code_name(code: int) -> str:
 
 _ADVICE: dict[int, str] = {
     common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: "the members of a group need an "
-    "assignor in common; compare their `assignors`",
+    "assignor in common; compare their `assignors`; an incremental group takes protocol='auto' alone, "
+    "which is the default",
     common_pb2.ERROR_CODE_INVALID_GROUP_ID: "use another group id",
     common_pb2.ERROR_CODE_INVALID_SESSION_TIMEOUT: "change session_timeout_ms, or the server's limits "
     "(MUSTER_GROUP_MIN_SESSION_TIMEOUT_MS, MUSTER_GROUP_MAX_SESSION_TIMEOUT_MS)",

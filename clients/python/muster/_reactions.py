@@ -31,6 +31,7 @@ class Reaction(Enum):
     TAKE_ID = "join again with the member id of the answer"
     REJOIN = "join again with member id and generation; give partitions up in order"
     CONVERT = "go on as a member of an incremental group; nothing is given up or lost"
+    REVERT = "go on as a member of a classic group; what runs ends as before any of its rebalances"
     REJOIN_KEEP_ID = "join again with the member id, without a generation; partitions are lost"
     REJOIN_RESET_ID = "join again as a new member; partitions are lost"
     RAISE = "raise an error; the membership lasts"
@@ -66,6 +67,7 @@ TABLE: dict[Call, dict[int, Reaction]] = {
         common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID: _R.REJOIN_KEEP_ID,
         common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH: _R.REJOIN_KEEP_ID,
         common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND: _R.REJOIN_KEEP_ID,
+        common_pb2.ERROR_CODE_GROUP_CLASSIC: _R.REVERT,
         common_pb2.ERROR_CODE_GROUP_QUARANTINED: _R.RETRY,
     },
     Call.COMMIT: _EVERYWHERE
@@ -73,6 +75,7 @@ TABLE: dict[Call, dict[int, Reaction]] = {
     | {
         common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
         common_pb2.ERROR_CODE_STALE_MEMBER_EPOCH: _R.RETRY,  # the next heartbeat brings the epoch
+        common_pb2.ERROR_CODE_GROUP_CLASSIC: _R.REVERT,
         common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH: _R.REJOIN_KEEP_ID,
         common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND: _R.REJOIN_KEEP_ID,
         common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _R.RAISE,

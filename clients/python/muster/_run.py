@@ -10,7 +10,7 @@ import grpc
 
 from muster._blocked.naming import BlockNaming
 from muster._cluster.cluster import Cluster
-from muster._config import check_group_id, check_name, check_partitions_or_names
+from muster._config import check_group_id, check_name, check_partitions_or_names, protocol_of
 from muster._errors import SettingsError
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
@@ -61,8 +61,8 @@ def run(
         servers: see `Cluster`.
         credentials: see `Cluster`.
         token_file: see `Cluster`.
-        settings: see `WorkPolicy` and `MemberConfig`; `assignors` is `["cooperative-sticky", "range"]` unless
-            it is given.
+        settings: see `WorkPolicy` and `MemberConfig`; in classic groups `assignors` is
+            `["cooperative-sticky", "range"]` unless it is given.
 
     Raises:
         WorkFailed: the work raised and `on_error` said "exit", or it is stuck (`max_idle_ms`); its exception
@@ -110,7 +110,10 @@ async def arun(
     if stop is not None and not isinstance(stop, asyncio.Event):
         raise SettingsError("stop", f"must be an asyncio.Event, not {stop!r}")
     policy, of_member = WorkPolicy.split(settings)
-    of_member.setdefault("assignors", ASSIGNORS)
+    protocol = protocol_of(of_member)
+    if of_member.get("assignors") is None and protocol != "incremental":
+        # Not as if the user had asked for them: that would make classic members of all.
+        of_member |= {"assignors": ASSIGNORS, "protocol": protocol}
     runner = WorkRunner(work, policy)
 
     def assigned(owned: tuple[TopicPartition, ...]) -> None:

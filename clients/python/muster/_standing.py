@@ -129,15 +129,15 @@ class SpareBeats:
         heard: boot time at which the last acknowledged Heartbeat was sent, or 0; that of the last one that
             was answered before a join phase, or 0; whether a join phase was heard of.
         gave_up_ms: boot time at which the thread stopped, as the block was too long; 0: it did not.
-        converted: whether it heard that the group is an incremental one now.
+        changed: whether it heard that the group is of the other kind now.
     """
 
-    __slots__ = ("converted", "gave_up_ms", "heard")
+    __slots__ = ("changed", "gave_up_ms", "heard")
 
     def __init__(self) -> None:
         self.heard: tuple[int, int, bool] = (0, 0, False)
         self.gave_up_ms: int = 0
-        self.converted: bool = False
+        self.changed: bool = False
 
     def hear(self, sent_ms: int, *, rebalancing: bool) -> None:
         """Counts a Heartbeat that was sent at `sent_ms` and has been acknowledged."""
@@ -163,8 +163,8 @@ class Life:
     While the event loop is blocked a thread beats. What it hears counts by itself, for the grace and no
     longer: an `unsure` that the loop reads later may be older, and extends only what the loop has heard.
 
-    A member whose group becomes an incremental one counts its classic session, whatever it was on, until the
-    first beat of that kind is acknowledged.
+    A member whose group becomes one of the other kind counts its session, whatever it was on, until the first
+    beat of that kind is acknowledged.
 
     Clocks run at different rates: a thousandth is subtracted, in case this machine's clock is the slower one.
 
@@ -172,6 +172,7 @@ class Life:
         session_timeout_ms: how long the member may be silent.
         disconnect_grace_ms: how long it may be silent after its stream broke; 0: the session time-out.
         rebalance_timeout_ms: how long a join phase waits for it; 0: the session time-out.
+        back_within_ms: how long it is waited for when its group becomes a classic one; 0: its is one.
 
     Attributes:
         on_stream: whether the grace counts. At first it does: the server may know of a stream before the
@@ -181,7 +182,11 @@ class Life:
     """
 
     def __init__(
-        self, session_timeout_ms: int, disconnect_grace_ms: int = 0, rebalance_timeout_ms: int = 0
+        self,
+        session_timeout_ms: int,
+        disconnect_grace_ms: int = 0,
+        rebalance_timeout_ms: int = 0,
+        back_within_ms: int = 0,
     ) -> None:
         rebalance_ms = rebalance_timeout_ms or session_timeout_ms
         grace_ms = disconnect_grace_ms or session_timeout_ms
@@ -190,7 +195,7 @@ class Life:
         self.spare: SpareBeats = SpareBeats()
         self._rebalance_ms = _on_any_clock(rebalance_ms)
         self._session_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms))
-        self._session_alone_ms = _on_any_clock(session_timeout_ms)
+        self._changed_ms = _on_any_clock(min(session_timeout_ms, back_within_ms or session_timeout_ms))
         self._on_stream_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms, grace_ms))
         self._is_waited_for = disconnect_grace_ms > 0
         self._extended_ms = _on_any_clock(session_timeout_ms) if self._is_waited_for else self._session_ms
@@ -198,7 +203,7 @@ class Life:
         self._settled_ms: int | None = None
         self._extended = False
         self._awaited = False
-        self._classic_end_ms: int | None = None
+        self._changed_end_ms: int | None = None
 
     @property
     def span_ms(self) -> int:
@@ -219,8 +224,8 @@ class Life:
 
     @property
     def _own_end_ms(self) -> int:
-        if self._classic_end_ms is not None:
-            return self._classic_end_ms
+        if self._changed_end_ms is not None:
+            return self._changed_end_ms
         if self._acknowledged_ms is None:
             return 0
         ends_ms = self._acknowledged_ms + self.span_ms
@@ -233,8 +238,8 @@ class Life:
     @property
     def _spare_end_ms(self) -> int:
         acknowledged_ms, settled_ms, phase = self.spare.heard
-        if self.spare.converted:
-            return self.converted_end_ms
+        if self.spare.changed:
+            return self.changed_end_ms
         if not acknowledged_ms:
             return 0
         ends_ms = acknowledged_ms + (self._on_stream_ms if self.on_stream else self._session_ms)
@@ -252,25 +257,26 @@ class Life:
         return max(self._acknowledged_ms or 0, self.spare.heard[0])
 
     @property
-    def converted_end_ms(self) -> int:
-        """When the life ends of a member that has heard that its group is an incremental one now; 0: it has.
+    def changed_end_ms(self) -> int:
+        """When the life ends of a member that has heard that its group is of the other kind now; 0: it has.
 
-        The coordinator counts the classic session from the conversion, which is later (docs/safety.md,
-        INC-75), and a join phase has ended with it.
+        The coordinator counts the session from the change, which is later than any beat that it acknowledged
+        (docs/safety.md, INC-75). A join phase has ended with a conversion, and begins with one back.
         """
-        return self.acknowledged_ms + self._session_alone_ms if self.acknowledged_ms else 0
+        return self.acknowledged_ms + self._changed_ms if self.acknowledged_ms else 0
 
     def allow(self, session_timeout_ms: int, disconnect_grace_ms: int) -> None:
         """Counts no more time than the coordinator gives; 0: it did not say, or the grace is the session."""
         if session_timeout_ms:
             self._session_ms = min(self._session_ms, _on_any_clock(session_timeout_ms))
+            self._changed_ms = min(self._changed_ms, self._session_ms)
         grace_ms = _on_any_clock(disconnect_grace_ms) or self._session_ms
         self._on_stream_ms = min(self._on_stream_ms, self._session_ms, grace_ms)
         self._extended_ms = min(self._extended_ms, self._session_ms)
 
     def renew(self, sent_ms: int) -> None:
         """Counts a beat that was sent at `sent_ms` and has been acknowledged."""
-        self._classic_end_ms = None
+        self._changed_end_ms = None
         self._extended = False
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
         if not self.rebalancing and not self._awaited:
@@ -287,13 +293,13 @@ class Life:
         SyncGroup: the server does not prolong the session for it (conformance SG-18).
         """
         self._extended = self.rebalancing = self._awaited = False
-        self._classic_end_ms = None
+        self._changed_end_ms = None
         self._acknowledged_ms = self._settled_ms = None
         self.spare = SpareBeats()
 
-    def last_until(self, classic_end_ms: int) -> None:
+    def last_until(self, changed_end_ms: int) -> None:
         """Lasts until then, or until the first beat is acknowledged, which counts from there."""
-        self._classic_end_ms = classic_end_ms
+        self._changed_end_ms = changed_end_ms
 
     def go_on(self, joined_ms: int) -> None:
         """Goes on in the next generation, with what the member kept; the JoinGroup was sent at `joined_ms`.
@@ -315,7 +321,7 @@ class Life:
 
     def end(self) -> None:
         """Ends it now."""
-        self._acknowledged_ms = self._classic_end_ms = None
+        self._acknowledged_ms = self._changed_end_ms = None
         self.spare = SpareBeats()
 
     def extend(self, now_ms: int) -> None:
@@ -336,11 +342,12 @@ def _on_any_clock(time_ms: int) -> int:
 _SEVERITY = (
     Reaction.REJOIN,
     Reaction.CONVERT,
+    Reaction.REVERT,
     Reaction.REJOIN_KEEP_ID,
     Reaction.REJOIN_RESET_ID,
     Reaction.FATAL,
 )
-_KEEPS = (Reaction.REJOIN, Reaction.CONVERT)
+_KEEPS = (Reaction.REJOIN, Reaction.CONVERT, Reaction.REVERT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +355,7 @@ class Order:
     """What the member has to do about its membership.
 
     Attributes:
-        reaction: REJOIN, CONVERT, REJOIN_KEEP_ID, REJOIN_RESET_ID or FATAL.
+        reaction: REJOIN, CONVERT, REVERT, REJOIN_KEEP_ID, REJOIN_RESET_ID or FATAL.
         code: the error code that asked for it; 0: the member asked itself.
         why: for people; also sent as the reason of the next join.
     """
@@ -473,7 +480,7 @@ class Standing:
         if code == common_pb2.ERROR_CODE_STALE_MEMBER_EPOCH:
             self.behind.set()
         if reaction is Reaction.CONVERT and seat == self.seat and self.alive:
-            self.life.last_until(self.life.converted_end_ms)
+            self.life.last_until(self.life.changed_end_ms)
         if reaction in _SEVERITY and seat == self.seat and not self.joining:
             self.demand(Order(reaction, code, why))
         return reaction

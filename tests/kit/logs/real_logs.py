@@ -89,7 +89,9 @@ async def _work(client: muster.Cluster) -> None:
     """Members of some groups come, commit and go."""
     for group in range(GROUPS):
         members = [
-            muster.Member(client, group_id=f"group-{group}", topics=TOPIC, group_instance_id=name)
+            muster.Member(
+                client, group_id=f"group-{group}", topics=TOPIC, group_instance_id=name, protocol="classic"
+            )
             for name in ("static", "")[:MEMBERS]
         ]
         for member in members:

@@ -24,6 +24,7 @@ CALL_TIMEOUT_MS = 1_000
 """How long a call may take, or two intervals if longer, before the next one is made."""
 
 _LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
+_OF_OTHER_KIND = (common_pb2.ERROR_CODE_GROUP_CONVERTED, common_pb2.ERROR_CODE_GROUP_CLASSIC)
 _ASKED_AGAIN = (Reaction.DONE, Reaction.REJOIN, Reaction.RETRY, Reaction.REDISCOVER)
 
 
@@ -120,8 +121,8 @@ class Ward:
         code = int(response.error_code)
         if code in _LIVES_ON and self.lives:
             self._spare.hear(sent_ms, rebalancing=code == common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
-        if code == common_pb2.ERROR_CODE_GROUP_CONVERTED and self.lives:
-            self._spare.converted = True
+        if code in _OF_OTHER_KIND and self.lives:
+            self._spare.changed = True
         # What else there is to be said the loop hears on its stream when it is back.
         self._refused = reaction_to(Call.HEARTBEAT, code) not in _ASKED_AGAIN
 

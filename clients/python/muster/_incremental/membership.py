@@ -50,6 +50,7 @@ class Phase(Enum):
     OUT = "it is in no group; the next request joins"
     JOINING = "a join was sent and has not been answered"
     IN = "it is a member"
+    CLASSIC = "its group is a classic one now, in which it goes on; nothing is sent any more"
     OVER = "the group does not take it, or has given its place to another process; nothing is sent any more"
 
 
@@ -173,7 +174,12 @@ class Membership:
 
     def may_ask(self) -> bool:
         """Whether there is something to ask: nobody joins anew while work of the join before runs."""
-        return self.phase is not Phase.OVER and not (self.phase is Phase.OUT and self.runs)
+        return self.is_active and not (self.phase is Phase.OUT and self.runs)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has, or looks for, a place in an incremental group."""
+        return self.phase not in (Phase.CLASSIC, Phase.OVER)
 
     @property
     def _is_to_end_work(self) -> bool:
@@ -255,6 +261,9 @@ class Membership:
             return reaction
         if asked.era != self._era or self.phase not in (Phase.JOINING, Phase.IN):
             return Reaction.DONE
+        if reaction is Reaction.REVERT:
+            self.revert(now_ms)
+            return Reaction.DONE
         if code:
             return self._refused(asked, answer, reaction, now_ms)
         before_ms, self._acknowledged_ms = self._acknowledged_ms, max(self._acknowledged_ms, asked.sent_ms)
@@ -275,7 +284,9 @@ class Membership:
             return
         if news.error_code:
             reaction = reaction_to(Call.CONSUMER_HEARTBEAT, int(news.error_code))
-            if reaction not in (Reaction.RETRY, Reaction.REDISCOVER):
+            if reaction is Reaction.REVERT:
+                self.revert(now_ms)
+            elif reaction not in (Reaction.RETRY, Reaction.REDISCOVER):
                 self._fenced(int(news.error_code), news.error_message, reaction)
         elif not self._over:
             self._take(news, self._acknowledged_ms)
@@ -290,6 +301,22 @@ class Membership:
     def resume(self) -> None:
         """The next request goes to a coordinator that may know less or more: it has the list in it."""
         self._confirmed = None
+
+    def revert(self, now_ms: int) -> None:
+        """Its group is a classic one: what it was told to do and what still comes count no more (INC-180).
+
+        It has its session, counted from the last beat that was acknowledged, to take part in the rebalance
+        that has begun. Who is in no group hears it as the answer to its join.
+        """
+        self.look(now_ms)
+        if self.phase not in (Phase.JOINING, Phase.IN):
+            return
+        self.phase = Phase.CLASSIC
+        self._era += 1
+        self.told = None
+        self._owes = False
+        if not self._over and self.life.remaining_ms(now_ms):
+            self.life.last_until(self.life.changed_end_ms)
 
     def fence(self, code: int, why: str) -> None:
         """Something else than an answer, such as a refused commit, said that it is no member any more."""
@@ -381,7 +408,8 @@ class Membership:
 
     def look(self, now_ms: int) -> None:
         """Ends a life whose time is over: everything stops, and what was heard counts no more (INC-43)."""
-        if self.phase is Phase.IN and not self._over and not self.life.remaining_ms(now_ms):
+        is_in = self.phase in (Phase.IN, Phase.CLASSIC)
+        if is_in and not self._over and not self.life.remaining_ms(now_ms):
             self._over = True
             self._doomed = bool(self.runs)
             self._era += 1

@@ -60,6 +60,7 @@ class Identity:
         server_assignor: which assignor it prefers; empty: whichever the group has.
         session_timeout_ms: how long it may be silent; 0: as the coordinator says.
         disconnect_grace_ms: how long it may stay away when its stream broke; 0: as the coordinator says.
+        can_be_classic: whether it can go on in a classic group.
         secret: known to the member alone.
     """
 
@@ -74,6 +75,7 @@ class Identity:
     session_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
     weight: int = 1
+    can_be_classic: bool = False
     secret: bytes = field(default=b"", repr=False)
 
     def request(self, epoch: int, member_seq: int, process_id: bytes) -> ConsumerGroupHeartbeatRequest:
@@ -94,6 +96,7 @@ class Identity:
         request.rebalance_timeout_ms = self.rebalance_timeout_ms
         request.topics.names.extend(self.topics)
         request.owned.SetInParent()
+        request.can_be_classic = self.can_be_classic
         request.session_timeout_ms = self.session_timeout_ms
         request.disconnect_grace_ms = self.disconnect_grace_ms
         request.weight = self.weight

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Literal, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from muster._cluster.cluster import Cluster
-from muster._config import LONGEST_TIMEOUT_MS, MemberConfig, check_at_most
+from muster._config import LONGEST_TIMEOUT_MS, MemberConfig, MemberProtocol, check_at_most
 from muster._errors import MemberClosed, SettingsError
 from muster._lead.assignor import GROUP_PREFIX, LEADER, NAME_MAX_BYTES, TOPIC
 from muster._lead.term import Term
@@ -30,7 +30,7 @@ class LeadSettings(TypedDict, total=False):
     beat_interval_ms: int
     disconnect_grace_ms: int
     loop_block_limit_ms: int
-    protocol: Literal["auto", "classic", "incremental"]
+    protocol: MemberProtocol | None
     heartbeat_interval_ms: int
     request_timeout_ms: int
 
@@ -52,7 +52,9 @@ class Candidacy:
 
     def __init__(self, cluster: Cluster, name: str, **settings: Unpack[LeadSettings]) -> None:
         check_leadership(name)
-        session_timeout_ms = check_settings(settings).session_timeout_ms
+        config = check_settings(settings)
+        session_timeout_ms = config.session_timeout_ms
+        settings["protocol"] = config.protocol  # the assignor below is no wish of the user
         self.name = name
         self.term: Term | None = None
         self._on_lost: Callable[[], None] | None = None
@@ -67,7 +69,7 @@ class Candidacy:
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=self._revoked,
             on_partitions_lost=self._lost,
-            assignors=[LEADER],
+            assignors=None if config.protocol == "incremental" else [LEADER],
             rebalance_timeout_ms=min(max(REBALANCE_TIMEOUT_MS, 2 * session_timeout_ms), LONGEST_TIMEOUT_MS),
             **settings,
         )

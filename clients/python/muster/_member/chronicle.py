@@ -51,6 +51,40 @@ class Chronicle:
             f"; it rebalanced because: {harmless(cause.sentence or cause.reason)}" if cause else "",
         )
 
+    def given(self, came: Collection[TopicPartition]) -> None:
+        """It begins with what its coordinator gives it: what it has now, what of it came, and why."""
+        standing = self._standing
+        cause = standing.cause
+        log.info(
+            "group %r: %s has %s in epoch %d%s%s",
+            self._group_id,
+            standing.seat.member_id,
+            in_words(standing.owned),
+            standing.seat.generation,
+            f", {in_words(came)} came" if len(came) < len(standing.owned) else "",
+            f"; its list changed because: {harmless(cause.sentence or cause.reason)}" if cause else "",
+        )
+
+    def gives_back(self, some: Collection[TopicPartition]) -> None:
+        """It stops what its coordinator takes, and why that is taken."""
+        cause = self._standing.cause
+        why = f", because: {harmless(cause.sentence or cause.reason)}" if cause else ""
+        log.info(
+            "group %r: %s gives back %s%s", self._group_id, self._standing.seat.member_id, in_words(some), why
+        )
+
+    def lost(self, some: Collection[TopicPartition], why: str, *, too_late: bool) -> None:
+        """It lost some of what it had.
+
+        Args:
+            some: what.
+            why: what the coordinator said; empty: nothing.
+            too_late: whether it could not stop it in the time that it had for that.
+        """
+        late = "it did not stop within rebalance_timeout_ms"
+        reason = late if too_late else harmless(why) or self._why_over()
+        log.warning("group %r: %s; %s: partitions are lost", self._group_id, reason, in_words(some))
+
     def life_is_over(self) -> None:
         """It lost what it owned, for nobody acknowledged its beats."""
         owned = in_words(self._standing.owned)

@@ -195,7 +195,7 @@ class Committer:
                 return
             moved_on = self._standing.joining or self._standing.seat != seat
             if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER) and not (
-                moved_on and reaction in (Reaction.REJOIN, Reaction.REJOIN_KEEP_ID)
+                moved_on and reaction in (Reaction.REJOIN, Reaction.REVERT, Reaction.REJOIN_KEEP_ID)
             ):
                 self._give_up(batch, reaction, outcome)
                 return
@@ -283,21 +283,24 @@ class Committer:
     def _request(
         self, seat: Seat, batch: Mapping[TopicPartition, _PendingCommit]
     ) -> coordinator_pb2.OffsetCommitRequest:
-        if seat.join:  # of an incremental group, in which tokens say whose commit counts
-            for pending in batch.values():
-                epoch, offset = pending.token.split("-")
-                pending.entry.token.epoch, pending.entry.token.offset = int(epoch), int(offset)
-        return coordinator_pb2.OffsetCommitRequest(
+        request = coordinator_pb2.OffsetCommitRequest(
             **self._standing.caller.fields_at(seat),
             member_seq=self._member_seq,
             topics=[
                 coordinator_pb2.OffsetCommitRequest.Topic(
                     name=topic,
-                    partitions=[batch[TopicPartition(topic, number)].entry for number in numbers],
+                    partitions=[
+                        _sent(batch[TopicPartition(topic, number)], by_token=bool(seat.join))
+                        for number in numbers
+                    ],
                 )
                 for topic, numbers in group_by_topic(batch).items()
             ],
         )
+        if seat.join:  # of an incremental group, in which tokens say whose commit counts
+            request.member_epoch = seat.generation
+            request.ClearField("generation")
+        return request
 
 
 def check_position(partition: TopicPartition, position: Committed) -> None:
@@ -327,6 +330,16 @@ def _entry(partition: TopicPartition, position: Committed) -> _Entry:
         why = f"{code}: it has {size_bytes:,} bytes, at most {COMMIT_METADATA_MAX_BYTES:,} can be sent"
         raise CommitRejected(partition, code, why)
     return entry
+
+
+def _sent(pending: _PendingCommit, *, by_token: bool) -> _Entry:
+    """A commit as it goes from a seat: in an incremental group its token says that it counts."""
+    if not by_token:
+        pending.entry.ClearField("token")
+        return pending.entry
+    epoch, offset = pending.token.split("-")
+    pending.entry.token.epoch, pending.entry.token.offset = int(epoch), int(offset)
+    return pending.entry
 
 
 def _fail(entries: Mapping[TopicPartition, _PendingCommit], error: Exception) -> None:

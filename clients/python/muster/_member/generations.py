@@ -37,6 +37,8 @@ class Generations:
         ownership: calls back.
         waits: interrupts calls.
         metrics: of the member.
+        left_seq: number of the member's join in the incremental group that its group was until now; None: it
+            comes from nowhere.
 
     Attributes:
         has_joined: whether it was in a generation since it began to take part.
@@ -53,6 +55,7 @@ class Generations:
         ownership: Ownership,
         waits: Waits,
         metrics: MemberMetrics,
+        left_seq: int | None = None,
     ) -> None:
         self.has_joined: bool = False
         self._config = config
@@ -63,6 +66,7 @@ class Generations:
         self._ownership = ownership
         self._waits = waits
         self._metrics = metrics
+        self._left_seq = left_seq
         self._chronicle = Chronicle(link.group_id, config, standing)
 
     async def take_part(self) -> None:
@@ -74,9 +78,16 @@ class Generations:
             Converted: it is an incremental one now; what is held stays held.
             GroupError: the group refuses the member.
         """
-        config, self.has_joined = self._config, False
-        self._standing.life = Life(config.session_timeout_ms, config.grace_ms, config.rebalance_timeout_ms)
+        config, standing, self.has_joined = self._config, self._standing, False
+        before, standing.life = (
+            standing.life,
+            Life(config.session_timeout_ms, config.grace_ms, config.rebalance_timeout_ms),
+        )
         reason = ""
+        if self._left_seq is not None:
+            self._joiner.go_back(self._left_seq)
+            standing.life.last_until(before.ends_at_ms)
+            reason = await self._step_out(Order(Reaction.REJOIN, 0, "the group is a classic one again"))
         while True:
             await self._enter(reason)
             order = await self._stay()

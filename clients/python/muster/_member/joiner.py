@@ -300,6 +300,14 @@ class Joiner:
         """What the member said that it keeps, and is not given: others wait for it to join again."""
         return tuple(sorted(self._claimed - owned.keys()))
 
+    def go_back(self, member_seq: int) -> None:
+        """Goes on from a join of an incremental group, which is a classic one now.
+
+        What is sure to be kept for the member, whatever the group chooses and whoever leads, it may keep.
+        """
+        self._member_seq = max(self._member_seq, member_seq)
+        self.keeps = self.keeps or all(assignor.cooperative for assignor in self._assignors.values())
+
     @property
     def seat_to_go_on_from(self) -> ClassicSeat:
         """What the member goes on with in the incremental group that its group has become."""

@@ -35,7 +35,7 @@ from muster._member.leader import Leader
 from muster._member.ownership import Ownership
 from muster._member.participation import Participation
 from muster._member.reports import Reporter, check_end
-from muster._member.waits import Closing, Converted, OtherKind, Waits
+from muster._member.waits import Closing, Converted, OtherKind, Reverted, Waits
 from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
 from muster._standing import Caller, Life, MemberState, Seat, Standing
@@ -45,6 +45,8 @@ log = logging.getLogger("muster")
 
 MOST_REFUSALS = 4
 """How often a group may refuse a member in turn as one of either kind, before that is an error."""
+
+_OR_EITHER = "with protocol='auto' it uses that in classic groups only"
 
 LEAVE_TIMEOUT_MS = 5_000
 """How long a closing member tries to leave the group."""
@@ -64,9 +66,10 @@ class Member:
     rebalances. Then `on_partitions_revoked` gets only what moves, before `on_partitions_assigned` gets only
     what is new, possibly nothing; and if anything was revoked, the member joins again by itself.
 
-    With `protocol="incremental"` the coordinator assigns, and every callback gets only what changes:
+    In an incremental group the coordinator assigns, and every callback gets only what changes:
     `on_partitions_assigned` what is new, `on_partitions_revoked` what goes, for which there is
-    `rebalance_timeout_ms`. Everything else is worked on meanwhile. With `"auto"` it does so where it can.
+    `rebalance_timeout_ms`. Everything else is worked on meanwhile. The member takes part in such a group
+    where it can, unless `protocol`, `assignors` or `user_data` are given; see `MemberConfig`.
 
     `on_partitions_lost` is also called when no coordinator has answered for `disconnect_grace_ms` (without a
     stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
@@ -102,6 +105,8 @@ class Member:
         check_keywords("Member", settings, MemberSettings.__annotations__)
         self.config: MemberConfig = MemberConfig(**settings)
         self.group_id: str = check_group_id(group_id)
+        if self.config.protocol == "classic" and settings.get("protocol") is None:
+            log.info("group %r: a classic member, as its assignor is given; %s", group_id, _OR_EITHER)
         self.topics: tuple[str, ...] = check_topics(topics)
         self._cluster = cluster
         self._link = cluster.link(self.group_id, session=self.config.session)
@@ -150,7 +155,7 @@ class Member:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
 
-    def _generations(self) -> Generations:
+    def _generations(self, left_seq: int | None = None) -> Generations:
         return Generations(
             config=self.config,
             link=self._link,
@@ -160,6 +165,7 @@ class Member:
             ownership=self._ownership,
             waits=self._waits,
             metrics=self.metrics,
+            left_seq=left_seq,
         )
 
     def _incremental(self, seat: ClassicSeat | None = None) -> Participation:
@@ -370,6 +376,8 @@ class Member:
                     await self._change_way(other)
                 except Converted:
                     await self._go_on()
+                except Reverted:
+                    await self._go_back()
         except Closing:
             # What raises here is lost first: nobody leaves with partitions in hand.
             await self._ownership.revoke()
@@ -377,7 +385,13 @@ class Member:
 
     async def _change_way(self, other: OtherKind) -> None:
         """Takes part in a group of the other kind. Nothing is held."""
-        log.info("group %r: %s; it takes part in the other way", self.group_id, other)
+        if isinstance(self._way, Generations):
+            how = "an incremental member: a classic one does not fit to its members"
+        elif other.is_final:
+            how = "a classic member: the cluster has no incremental groups"
+        else:
+            how = "a classic member: the group is a classic one"
+        log.info("group %r: takes part as %s", self.group_id, how)
         self._is_final = other.is_final
         await self._way.stop()
         standing = self._standing
@@ -395,6 +409,18 @@ class Member:
         await self._way.stop()
         standing.order = None
         self._way = self._incremental(seat)
+
+    async def _go_back(self) -> None:
+        """The group has become a classic one: the member takes part in its rebalance, with what it works on.
+
+        It has its id and its seat as before until it has joined: commits count by their tokens until then.
+        """
+        assert isinstance(self._way, Participation)
+        left_seq = self._way.member_seq
+        log.info("group %r: it is classic now; %s goes on in it", self.group_id, self.member_id)
+        await self._way.stop()
+        self._standing.order = None
+        self._way = self._generations(left_seq)
 
     async def _fail(self) -> None:
         try:

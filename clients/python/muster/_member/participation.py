@@ -19,13 +19,14 @@ from muster._errors import GroupError, MusterError, RequestRefused, group_error
 from muster._incremental.classic_seat import ClassicSeat
 from muster._incremental.membership import Membership, Move, Phase, Way
 from muster._incremental.requests import Identity
+from muster._member.chronicle import Chronicle
 from muster._member.ownership import Ownership
-from muster._member.waits import OtherKind, Waits
-from muster._messages import in_words
+from muster._member.waits import OtherKind, Reverted, Waits
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.transport import Vitals
 from muster._standing import Life, MemberState, Order, Seat, Standing
 from muster._text import harmless
+from muster.assignors import RANGE
 
 log = logging.getLogger("muster")
 
@@ -88,6 +89,8 @@ class Participation:
             rack_id=config.rack_id,
             weight=config.weight,
             client_id=config.client_id,
+            server_assignor=_preferred(config, topics),
+            can_be_classic=config.protocol == "auto",
             session_timeout_ms=config.session_timeout_ms,
             disconnect_grace_ms=min(grace_ms, DISCONNECT_GRACE_MAX_MS),
             secret=standing.caller.secret,
@@ -97,8 +100,11 @@ class Participation:
         self._calls = None
         if config.session:
             self._calls = link.numbered_calls(key, min(config.beat_interval_ms, third_ms), self)
-        standing.life = Life(config.session_timeout_ms, grace_ms)  # nobody goes on untold
+        standing.life = Life(  # nobody goes on untold
+            config.session_timeout_ms, grace_ms, back_within_ms=config.rebalance_timeout_ms
+        )
         standing.life.on_stream = self._calls is not None
+        self._chronicle = Chronicle(link.group_id, config, standing)
         self._state = Membership(identity, standing.life, patience_ms=config.session_timeout_ms)
         if seat is not None:
             self._state.adopt(seat)
@@ -116,6 +122,7 @@ class Participation:
         Raises:
             Closing: it is to be closed.
             OtherKind: the group is a classic one, or there can be no other.
+            Reverted: it is a classic one now; what is held stays held.
             GroupError: the group refuses the member, or has given its place to another process.
         """
         standing = self._standing
@@ -126,12 +133,17 @@ class Participation:
             if (order := standing.take_order()) is not None:
                 if order.reaction is Reaction.FATAL:
                     raise group_error(self._link.group_id, order.code, order.why)
-                self._state.fence(order.code, order.why)
+                if order.reaction is Reaction.REVERT:
+                    self._state.revert(boot_ms())
+                else:
+                    self._state.fence(order.code, order.why)
             move = self._state.next_move(boot_ms())
             self._note_changes()
             self._show()
             if move is not None:
                 await self._carry_out(move)
+            elif self._state.phase is Phase.CLASSIC:
+                raise Reverted
             elif self._state.phase is Phase.OVER:
                 refusal = group_error(self._link.group_id, self._state.code, self._state.why)
                 if self._state.is_unknown_kind:
@@ -146,21 +158,17 @@ class Participation:
         match move.way:
             case Way.BEGIN:
                 state.begun(some)
-                log.info("group %r: %s is given %s", self._link.group_id, self._name, in_words(some))
                 self._show()
+                self._chronicle.given(some)
                 await self._ownership.assign(some)
                 return
             case Way.GIVE_BACK:
-                log.info("group %r: %s gives back %s", self._link.group_id, self._name, in_words(some))
+                self._chronicle.gives_back(some)
                 if not await self._ownership.give_back(some, move.until_ms):
                     return  # it is lost meanwhile, which is the next move
                 state.ended(some)
             case Way.LOSE:
-                why = (
-                    harmless(state.why)
-                    or "nothing heard from a coordinator, or it came too late to give back"
-                )
-                log.warning("group %r: %s lost %s: %s", self._link.group_id, self._name, in_words(some), why)
+                self._chronicle.lost(some, state.why, too_late=move.still_run)
                 for partition in some:
                     self._standing.owned.pop(partition, None)
                 await self._ownership.lose_some(some)
@@ -184,9 +192,9 @@ class Participation:
     def _show(self) -> None:
         """Puts where the member is into the state that its parts share."""
         state, standing = self._state, self._standing
-        is_in = state.phase is Phase.IN
+        is_in, has_seat = state.phase is Phase.IN, state.phase in (Phase.IN, Phase.CLASSIC)
         standing.seat = (
-            Seat(self._name, state.epoch, state.seq) if is_in else Seat(self._name, join=state.seq)
+            Seat(self._name, state.epoch, state.seq) if has_seat else Seat(self._name, join=state.seq)
         )
         standing.state = MemberState.STABLE if is_in else MemberState.REBALANCING
         standing.owned = dict(state.runs)
@@ -197,7 +205,7 @@ class Participation:
     async def _beat(self) -> None:
         """Sends what is due, as long as there is a membership; the outcome is for `take_part`."""
         state, backoff = self._state, Backoff()
-        while state.phase is not Phase.OVER:
+        while state.is_active:
             self._wake.clear()
             if not state.may_ask():
                 await self._wake.wait()
@@ -305,6 +313,12 @@ class Participation:
         self._standing.news.set()
         self._wake.set()
 
+    def became_classic(self) -> None:
+        """See `Listener`."""
+        self._state.revert(boot_ms())
+        self._standing.news.set()
+        self._wake.set()
+
     def went_off(self) -> None:
         """See `Listener`."""
         self._state.resume()
@@ -318,6 +332,11 @@ class Participation:
         return min(self._state.beat_within_ms or third_ms, self._config.heartbeat_interval_ms, third_ms)
 
     # Its end
+
+    @property
+    def member_seq(self) -> int:
+        """Number of its last join."""
+        return self._state.seq
 
     async def stop(self) -> None:
         """Makes no requests any more. All work must have ended."""
@@ -350,6 +369,11 @@ class Participation:
                     await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
         except (TimeoutError, MusterError) as error:
             log.info("group %r: could not say goodbye (%s); the session will", self._link.group_id, error)
+
+
+def _preferred(config: MemberConfig, topics: tuple[str, ...]) -> str:
+    """`range` gives partitions of the same number in several topics to one member, which may count on it."""
+    return RANGE.name if len(topics) > 1 and config.resolved_assignors[0] == RANGE else ""
 
 
 def _drawn_id(client_id: str) -> str:

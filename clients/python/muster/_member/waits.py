@@ -42,6 +42,10 @@ class Converted(Exception):
     """The group is an incremental one now: the member goes on in it. Never leaves this package."""
 
 
+class Reverted(Exception):
+    """The group is a classic one now: the member goes on in it. Never leaves this package."""
+
+
 class Waits:
     """Waits on behalf of one member. Only the member's main task may use it.
 

@@ -34,6 +34,9 @@ class CallingMember(Protocol):
     def fenced(self, news: session_pb2.Fenced) -> None:
         """Called when its join has ended."""
 
+    def changed(self, news: session_pb2.GroupChanged) -> None:
+        """Called when its group is a classic one now; it is off the stream."""
+
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """Called when another coordinator serves its group."""
 
@@ -134,6 +137,18 @@ class Callers:
             return False
         self._attached.discard((news.group_id, news.member_id))
         member.fenced(news)
+        return True
+
+    def group_changed(self, news: session_pb2.GroupChanged) -> bool:
+        """Passes on that a group is of the other kind; False: it is that of no member here.
+
+        The server has taken the member off the stream: no Detach is needed.
+        """
+        key = (news.group_id, news.member_id)
+        if (member := self._members.pop(key, None)) is None:
+            return False
+        self._attached.discard(key)
+        member.changed(news)
         return True
 
     def coordinator_moved(self, news: session_pb2.CoordinatorMoved) -> bool:

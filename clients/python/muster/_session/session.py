@@ -310,7 +310,7 @@ class Session:
             "rebalance_started": self._members.rebalance_started,
             "fenced": self._fenced,
             "coordinator_moved": self._coordinator_moved,
-            "group_changed": self._members.group_changed,
+            "group_changed": self._group_changed,
             "member_news": self._callers.member_news,
         }
         try:
@@ -343,6 +343,10 @@ class Session:
     def _fenced(self, news: session_pb2.Fenced) -> None:
         if not self._callers.fenced(news):
             self._members.fenced(news)
+
+    def _group_changed(self, news: session_pb2.GroupChanged) -> None:
+        if not self._callers.group_changed(news):
+            self._members.group_changed(news)
 
     def _coordinator_moved(self, news: session_pb2.CoordinatorMoved) -> None:
         if not self._callers.coordinator_moved(news):

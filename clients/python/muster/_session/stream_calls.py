@@ -34,6 +34,9 @@ class Listener(Protocol):
     def fenced(self, news: session_pb2.Fenced) -> None:
         """A join of its own has ended."""
 
+    def became_classic(self) -> None:
+        """Its group is a classic one now; it is not on a stream any more."""
+
     def went_off(self) -> None:
         """It is not on a stream any more, until its next call."""
 
@@ -135,6 +138,14 @@ class StreamCalls:
         self.attached = False
         if self._route.accept(news.shard_epoch):
             self._listener.fenced(news)
+
+    def changed(self, news: session_pb2.GroupChanged) -> None:
+        """See `CallingMember`."""
+        self.attached, self._session = False, None
+        if self._route.accept(news.shard_epoch):
+            self._listener.became_classic()
+        else:
+            self._listener.went_off()
 
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """See `CallingMember`."""

@@ -1,12 +1,15 @@
 """`muster groups` and `muster offsets`."""
 
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, TypeAlias
 
 import typer
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupDescribeResponse
 
 from muster._cluster.cluster import Cluster
 from muster._cluster.group_settings import values_of
+from muster._errors import GroupError
 from muster._lead.assignor import GROUP_PREFIX, LEADER, PARTITION
 from muster._messages import decode_assignment, group_by_topic
 from muster._parking import Parked
@@ -37,6 +40,7 @@ MOST_SHOWN = 20
 _OF_COORDINATOR = "consumer"
 """Type of the groups whose partitions the coordinator assigns."""
 _INCREMENTAL = "incremental"
+_Moves: TypeAlias = ConsumerGroupDescribeResponse.Group | None
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 
@@ -67,37 +71,43 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
 
     async def question(
         cluster: Cluster,
-    ) -> tuple[coordinator_pb2.DescribeGroupsResponse.Group, list[Parked], list[Progress], Keys]:
+    ) -> tuple[coordinator_pb2.DescribeGroupsResponse.Group, _Moves, list[Parked], list[Progress], Keys]:
         group = await cluster.describe_group(group_id)
         if group.error_code or group.state == coordinator_pb2.GROUP_STATE_DEAD:
-            return group, [], [], Keys()  # one in quarantine may not even be read
+            return group, None, [], [], Keys()  # one in quarantine may not even be read
+        moves = None
+        if group.type == _OF_COORDINATOR:
+            with suppress(GroupError):  # it has just become a classic one
+                moves = await cluster.describe_incremental_group(group_id)
         parked, progress = await cluster.parked(group_id), await cluster.progress_of(group)
         owned = {p.topic for member in group.members for p in decode_assignment(member.assignment) or ()}
         topics = owned | {one.partition.topic for one in parked} | {one.partition.topic for one in progress}
-        return group, parked, progress, await keys_of(cluster, topics)
+        return group, moves, parked, progress, await keys_of(cluster, topics)
 
-    group, parked, progress, keys = ask(servers, question)
+    group, moves, parked, progress, keys = ask(servers, question)
     if output is Output.JSON:
         left = [{**one.partition._asdict(), **_left(one, keys)} for one in progress]
-        show_json({**as_dict(group), "parked": as_rows(parked, keys), "progress": left})
+        on_its_way = {} if moves is None else {"incremental": as_dict(moves)}
+        show_json({**as_dict(group), **on_its_way, "parked": as_rows(parked, keys), "progress": left})
         return
     if group.state == coordinator_pb2.GROUP_STATE_DEAD:
         say(f"there is no group {group_id}")
         raise typer.Exit(1)
     say(f"group {group_id}: {_state(group.state)} since {when(group.state_since_ms)} UTC")
-    if group_id.startswith(GROUP_PREFIX) and group.protocol_name in ("", LEADER.name):
+    is_incremental = group.type == _OF_COORDINATOR
+    if group_id.startswith(GROUP_PREFIX) and (is_incremental or group.protocol_name in ("", LEADER.name)):
         _show_leadership(group)
         return
-    number = "epoch" if group.type == _OF_COORDINATOR else "generation"
-    say(f"{number} {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}")
+    assignor = group.protocol_name or "-"
+    if is_incremental:
+        say(f"incremental, epoch {group.generation}, assignor {assignor} of the coordinator")
+    else:
+        say(f"classic, generation {group.generation}, assignor {assignor}, leader {group.leader or '-'}")
     if group.HasField("cause"):
         say(f"because: {group.cause.sentence or group.cause.reason}")
     if group.HasField("settings"):
         say(f"set for it: {in_words(values_of(group.settings))}")
     typer.echo("")
-    moves = None
-    if group.type == _OF_COORDINATOR:
-        moves = ask(servers, lambda cluster: cluster.describe_incremental_group(group_id))
     weights = {m.member_id: m.weight for m in moves.members} if moves is not None else {}
     is_weighted = any(weight > 1 for weight in weights.values())
     rows = [

@@ -1,7 +1,7 @@
 """One worker of the demo: `python -m muster_server.demo.worker NAME SERVERS WORKLOAD GROUP TOPIC PARTITIONS`.
 
-A further argument `auto` makes it a member of either kind; without one it is a classic one. It is what a user
-of Muster writes: the public API and a function for one partition.
+A further argument `auto` makes it a member of either kind, as users have it by default; without one it is a
+classic one. It is what a user of Muster writes: the public API and a function for one partition.
 """
 
 import asyncio
