@@ -1,10 +1,14 @@
 """Incremental groups while the coordinator is not sure of its lease (docs/safety.md, INC-90)."""
 
 import pytest
+from core.test_core_conversions import stable
+from core.test_core_reversions import AUTO, CLASSIC, INCREMENTAL, both
 from kit.lives.incremental_shard import LEAVE, incremental_of, incremental_shard
 from kit.lives.stream_member import StreamMember, on_streams
 from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
+from muster_core.events import Unload
+from muster_protos.muster.v1 import group_conversion_pb2, session_pb2
 
 
 def test_what_is_stored_without_a_lease_is_told_when_it_is_held_again() -> None:
@@ -52,3 +56,33 @@ def test_who_asked_and_was_not_answered_is_told_what_that_changed(why: str) -> N
         cluster.resume()
     assert len(member.listen()) == 1
     assert member.has == frozenset()
+
+
+def kinds_told(cluster: VirtualShard) -> list[str]:
+    """Kinds of news, in order."""
+    return [type(push.message).__name__ for push in cluster.pushes]
+
+
+@pytest.mark.parametrize("kind", [CLASSIC, INCREMENTAL])
+@pytest.mark.parametrize("ends", [False, True])
+def test_that_a_group_is_of_the_other_kind_is_told_when_the_lease_is_held_again(
+    kind: group_conversion_pb2.GroupKind.ValueType, *, ends: bool
+) -> None:
+    cluster = incremental_shard(config=AUTO)
+    if kind == CLASSIC:
+        both(cluster, "a", on_streams=True)
+    else:
+        stable(cluster, "a")
+    cluster.auto_ack = False
+    cluster.send(group_conversion_pb2.ConvertGroupRequest(group_id="g", kind=kind))
+    cluster.suspend()
+    cluster.pushes.clear()
+    cluster.acknowledge()
+    assert cluster.kinds()[-1] in ("group_reverted", "group_converted")
+    assert kinds_told(cluster) == []
+    if ends:
+        cluster.feed(Unload(None))
+    else:
+        cluster.resume()
+    (told,) = [one.message for one in cluster.pushes]
+    assert isinstance(told, session_pb2.GroupChanged)

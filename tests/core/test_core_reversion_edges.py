@@ -126,3 +126,20 @@ def test_who_left_as_a_classic_member_comes_back_under_its_id() -> None:
     one.join(member_seq=one.seq, process_id=one.process_id)
     assert again.joined().generation == one.joined().generation
     assert not broken_promises(cluster)
+
+
+def test_a_group_whose_members_are_all_in_their_first_join_is_not_converted() -> None:
+    """INC-70: there is nobody that the record could name."""
+    cluster = incremental_shard(4, config=AUTO)
+    (one,) = stable(cluster, "one")
+    late = Changing(cluster, "late").enter()
+    about_to_join = Changing(cluster, "next")
+    cluster.ask(about_to_join.join_request(member_seq=1, process_id=about_to_join.process_id))
+    assert one.leave() == error_code.NONE
+    assert late.is_parked
+    kinds = cluster.kinds()
+    assert convert(cluster, INCREMENTAL) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert cluster.kinds() == kinds
+    cluster.advance(300_000)
+    assert late.joined().error_code == error_code.NONE
+    assert not broken_promises(cluster)

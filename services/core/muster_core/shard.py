@@ -353,6 +353,7 @@ class Shard:
         if self._suspended:
             return context.effects  # what changed is told when the lease is held again (INC-90)
         self._incremental.end_turn()
+        context.tell_news()
         if not self._unloaded:
             deadline_ms = context.purgatory.wheel.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0
@@ -446,6 +447,7 @@ class Shard:
     def _unload(self, event: Unload) -> None:
         self._unloaded = True
         self._successor = event.successor
+        self._context.tell_news()  # who has not heard of it is on no stream and hears nothing else
         self._end_calls(error_code.NOT_COORDINATOR, _MOVED, event.successor)
         for stream_id, members in self._context.streams.items():
             for member, group in members.items():

@@ -90,6 +90,7 @@ class ShardContext:
         room: the process around the shard.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
         arrived: the call that the turn has brought; None: it is about something else.
+        news: that groups are of the other kind, before all else that is told when the lease is held (INC-90).
         catalog: the topics as last heard.
         deletions: of topics, oldest first: what the log is about to say that was carried out.
     """
@@ -115,6 +116,7 @@ class ShardContext:
         self.application.on_ended = lambda group: self.room.ended(group)
         self.working_on: OfAGroup | None = None
         self.arrived: Request | None = None
+        self.news: list[Push] = []
         self._gathering: list[Group] = []
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
@@ -136,6 +138,11 @@ class ShardContext:
         before_ms, self._wall_ahead_ms = self._wall_ahead_ms, wall_ahead_ms
         if before_ms is not None and abs(wall_ahead_ms - before_ms) > _CLOCK_STEP_MS:
             self.clock_moved = True
+
+    def tell_news(self) -> None:
+        """Members on streams hear that their groups are of the other kind."""
+        self.effects.pushes[:0] = self.news
+        self.news.clear()
 
     def route_with(self, route: Callable[[Request], None]) -> None:
         """Sets what plays a call that has waited in line."""

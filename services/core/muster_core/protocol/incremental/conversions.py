@@ -99,8 +99,8 @@ class Conversions:
         """Why a group cannot be converted, for people; empty: it can (INC-71, INC-72)."""
         if Feature.INCREMENTAL_GROUPS not in self._context.features:
             return f"the cluster has not enabled the feature {Feature.INCREMENTAL_GROUPS}"
-        if not group.members:
-            return "the group is no classic one with members"
+        if not any(member.recorded for member in group.members.values()):
+            return "the group is no classic one with members of a generation"
         assignor = SERVER_ASSIGNORS.get(group.protocol_name, "")
         if group.protocol_type != CONSUMER or assignor not in self._context.room.assignors:
             return f"nothing takes the place of its assignor {group.protocol_name!r}"
@@ -193,7 +193,7 @@ class Conversions:
                     error_code=error_code.GROUP_CONVERTED,
                     shard_epoch=context.epoch,
                 )
-                context.effects.pushes.append(Push(member.stream_id, news))
+                context.news.append(Push(member.stream_id, news))
                 context.detach(member)
 
     def _converted(self, group: Group, then: Callable[[], None]) -> None:

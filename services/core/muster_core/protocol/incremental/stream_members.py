@@ -224,7 +224,7 @@ class StreamMembers:
                     error_code=code,
                     shard_epoch=self._context.epoch,
                 )
-                self._push(stream_id, news)
+                self._context.news.append(Push(stream_id, news))
 
     def unload(self, successor: Owner) -> None:
         """The shard is given up: everybody is told who serves the group next."""
