@@ -117,6 +117,14 @@ SPACES = (
         "kinds: an old client where not all can be classic",
         ChangeBounds(3, 1, old=(2,), raw=(0,), kind="incremental", auto=True, joins=1, late=1, conversions=0),
     ),
+    IncrementalCase(
+        "kinds: back, from a snapshot",
+        ChangeBounds(2, 1, kind="incremental", backs=1, commits=1, crashes=1, conversions=0, stored=True),
+    ),
+    IncrementalCase(
+        "kinds: an assignment is late, back and forth",
+        ChangeBounds(2, 1, kind="incremental", inputs=1, backs=1, slow=True),
+    ),
 )
 """Spaces that are walked to their end in a second; nothing may break."""
 
@@ -216,6 +224,19 @@ LARGE = (
         ChangeBounds(
             2, 1, kind="incremental", inputs=1, backs=1, late=1, commits=1, conversions=0, answers=True
         ),
+    ),
+    IncrementalCase(
+        "kinds: back, members that keep",
+        ChangeBounds(
+            2, 1, kind="incremental", keep=(0, 1), inputs=1, backs=1, late=1, commits=1, conversions=0
+        ),
+    ),
+    IncrementalCase(
+        "kinds: forwards, members that keep", ChangeBounds(2, 1, keep=(0, 1), rejoins=1, inputs=1, late=1)
+    ),
+    IncrementalCase(
+        "kinds: back, a static id has another process",
+        ChangeBounds(3, 1, 2, kind="incremental", twins=(0, 2), joins=1, backs=1, commits=1, conversions=0),
     ),
 )
 """Spaces that take seconds: `./x model incremental` walks them, the tests do not."""
@@ -456,6 +477,31 @@ KINDS = (
         "back: incremental answers are dropped",
         ChangeBounds(2, 1, kind="incremental", inputs=1, backs=1, late=1, conversions=0, answers=True),
         "back_answers",
+    ),
+    IncrementalCase(
+        "back: what is on its way is its owner's",
+        ChangeBounds(2, 1, kind="incremental", inputs=1, backs=1, conversions=0),
+        "back_owners",
+    ),
+    IncrementalCase(
+        "back: a snapshot says so",
+        ChangeBounds(2, 1, kind="incremental", backs=1, commits=1, crashes=1, conversions=0, stored=True),
+        "back_snapshot",
+    ),
+    IncrementalCase(
+        "a late assignment is of its own life",
+        ChangeBounds(2, 1, kind="incremental", backs=1, conversions=0, inputs=1, slow=True),
+        "kind_named",
+    ),
+    IncrementalCase(
+        "back: nobody is given what another keeps",
+        ChangeBounds(2, 1, kind="incremental", keep=(0, 1), backs=1, conversions=0),
+        "withheld",
+    ),
+    IncrementalCase(
+        "forwards: what is kept and not given is released first",
+        ChangeBounds(2, 1, keep=(0, 1), rejoins=2),
+        "released_first",
     ),
 )
 """Rules of a change of kind."""

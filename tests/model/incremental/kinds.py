@@ -86,6 +86,8 @@ class ChangeModel:
         """Positions count by their order alone."""
         club = state.club
         found = {0, *club.tokens, *club.taken, *club.commits, club.converted}
+        if state.slow:
+            found.add(state.slow[0])
         found.update(seat.version for seat in club.seats if seat)
         for worker in state.workers:
             found.update((worker.version,), worker.owns)
@@ -120,7 +122,8 @@ class ChangeModel:
             )
             for call in state.late
         )
-        return state._replace(club=club, workers=workers, late=late)
+        slow = state.slow and (rank[state.slow[0]], state.slow[1])
+        return state._replace(club=club, workers=workers, late=late, slow=slow)
 
     def steps(self, state: Meeting) -> Iterator[tuple[str, Meeting]]:
         """Everything that can happen next."""
@@ -149,6 +152,8 @@ class ChangeModel:
         """Targets, their inputs, and changes of the kind."""
         club, left = state.club, state.left
         living = tuple(who for who, seat in enumerate(club.seats) if seat)
+        if state.slow:
+            yield "an assignment that was computed aside is there", self._coordinator.take_slow(state)
         if club.kind == "classic":
             if living and left[M_CONVERSIONS] and self._can_convert(state):
                 yield "the group is converted", self._coordinator.convert(spend(state, M_CONVERSIONS))
@@ -156,6 +161,9 @@ class ChangeModel:
         if living and not club.target:
             for target in product(living, repeat=self.bounds.partitions):
                 yield f"{NEW_TARGET} {target}", store(state, target=target)
+                if self.bounds.slow and not state.slow:
+                    slow = state._replace(slow=(club.converted, target))
+                    yield f"an assignment is computed aside: {target}", slow
         if club.target and left[M_INPUTS]:
             spent = spend(state, M_INPUTS)
             yield "an input of the assignment changes", store(spent, target=(), number=club.number + 1)
@@ -167,6 +175,13 @@ class ChangeModel:
         if not self.rules.all_capable:
             return True
         blind = state.guess and not self.rules.capable_stored
+        works = any(
+            seat and kept and club.holders[p] != who
+            for who, seat in enumerate(club.seats)
+            for p, kept in enumerate(seat.keeps if seat else ())
+        )
+        if club.reverted or (works and self.rules.released_first):
+            return False
         return all(seat is None or seat.capable or blind for seat in club.seats)
 
     def _hear_list(self, state: Meeting, call: Call) -> Meeting:
@@ -234,11 +249,13 @@ class ChangeModel:
         if answer == "refused":
             return change(state, who, mode="refused", owns=self.bounds.nothing)
         if answer == "rejoin":
-            return change(state, who, mode="joining", owns=self.bounds.nothing)
+            owns = worker.owns if who in self.bounds.keep else self.bounds.nothing
+            return change(state, who, mode="joining", owns=owns)
         if answer == "back":
             return change(state, who, mode="returning")
         if answer == "joined":
-            return change(state, who, mode="syncing", number=club.number, owns=self.bounds.nothing)
+            owns = worker.owns if who in self.bounds.keep else self.bounds.nothing
+            return change(state, who, mode="syncing", number=club.number, owns=owns)
         if answer == "synced":
             told = self._synced(state, who)
             return change(state, who, mode="stable", number=told.number, owns=told.data, version=told.version)
@@ -263,18 +280,22 @@ class ChangeModel:
                 if who not in self.bounds.old:
                     yield from self._call(spent, Call("enter", who), f"worker {who} comes as incremental")
             case "joining":
-                yield from self._call(state, Call("join", who, worker.number), f"worker {who} joins")
+                kept = tuple(int(bool(token)) for token in worker.owns)
+                yield from self._call(state, Call("join", who, worker.number, 0, kept), f"worker {who} joins")
             case "syncing":
                 yield from self._syncs(state, who, worker)
             case "stable":
                 call = Call("heartbeat", who, worker.number)
                 yield from self._call(state, call, f"worker {who} heartbeats")
                 if state.left[M_REJOINS]:
-                    spent = change(spend(state, M_REJOINS), who, mode="joining", owns=self.bounds.nothing)
-                    yield f"worker {who} stops everything to join again", spent
+                    owns = worker.owns if who in self.bounds.keep else self.bounds.nothing
+                    spent = change(spend(state, M_REJOINS), who, mode="joining", owns=owns)
+                    yield f"worker {who} stops what it does not keep to join again", spent
             case "returning":
                 stopped = change(state, who, mode="joining", owns=self.bounds.nothing)
                 yield f"worker {who} stops everything to join as a classic member", stopped
+                if who in self.bounds.keep:
+                    yield f"worker {who} joins and keeps what it has", change(state, who, mode="joining")
             case "incremental":
                 owned = tuple(int(bool(token)) for token in worker.owns)
                 call = Call("beat", who, worker.number, worker.version, owned)
@@ -313,6 +334,10 @@ class ChangeModel:
         club = state.club
         for who, worker in enumerate(state.workers):
             for p, token in enumerate(worker.owns):
+                seat = club.seats[who]
+                is_kept = club.holders[p] == -1 and seat and seat.keeps and seat.keeps[p]
+                if who in club.replaced or is_kept:
+                    continue
                 if token and (club.holders[p] != who or club.tokens[p] != token):
                     return f"S1 worker {who} runs {p}, which the group has taken from it"
         return ""

@@ -91,16 +91,19 @@ class KindsCoordinator:
         club, seat = state.club, state.club.seats[call.who]
         if seat and call.number < seat.number and state.joined is None and club.phase != "preparing":
             return state, "joined"  # a retry: its answer was lost
-        joined = put(state.joined or (False,) * self.bounds.processes, call.who, True)
+        state, club = self._replace_twin(state, call.who), state.club
+        kept = call.data or self.bounds.nothing
+        joined = put(state.joined or (None,) * self.bounds.processes, call.who, kept)
         state = state._replace(joined=joined)
-        if not all(joined[who] for who, other in enumerate(club.seats) if other):
+        club = state.club
+        if not all(joined[who] is not None for who, other in enumerate(club.seats) if other):
             return state, "wait"
         number = club.number + 1
         seats = tuple(
-            Seat(who not in self.bounds.old, number, club.position + 1, who not in self.bounds.raw)
-            if here
+            Seat(who not in self.bounds.old, number, club.position + 1, who not in self.bounds.raw, kept)
+            if kept is not None
             else None
-            for who, here in enumerate(joined)
+            for who, kept in enumerate(joined)
         )
         state = state._replace(joined=None, guess=False)
         return store(state, phase="completing", number=number, generation=number, seats=seats), "joined"
@@ -116,14 +119,49 @@ class KindsCoordinator:
         return (state, "synced") if club.phase == "stable" else (state, "wait")
 
     def _assign(self, state: Meeting, call: Call) -> Meeting:
-        """The leader's assignment. Everybody had given up everything: all tokens are new."""
+        """The leader's assignment. What is not kept since before has a new token."""
         club = state.club
         token = club.position + 1
+        holders, tokens = list(call.data), [token] * self.bounds.partitions
+        for p, to in enumerate(call.data):
+            keepers = [who for who, seat in enumerate(club.seats) if seat and seat.keeps and seat.keeps[p]]
+            if self.rules.withheld and keepers and keepers != [to]:
+                holders[p], tokens[p] = -1, 0
+            elif keepers == [to] and club.holders[p] == to:
+                tokens[p] = club.tokens[p]
         if club.kind == "incremental":
             state = state._replace(wrong="S2 a classic assignment moves partitions of an incremental group")
         seats = tuple(seat and seat._replace(version=token) for seat in club.seats)
         return store(
-            state, phase="stable", holders=call.data, tokens=(token,) * self.bounds.partitions, seats=seats
+            state,
+            phase="stable",
+            holders=tuple(holders),
+            tokens=tuple(tokens),
+            taken=self.bounds.nothing,
+            seats=seats,
+            reverted=False,
+        )
+
+    def _replace_twin(self, state: Meeting, who: int) -> Meeting:
+        """A process with a static id joins a classic group: it has the place of the one before it."""
+        club, (old, new) = state.club, self.bounds.twins
+        if who in club.replaced:
+            state = store(state, replaced=tuple(other for other in club.replaced if other != who))
+            club = state.club
+        seat = club.seats[old] if old >= 0 else None
+        if who != new or seat is None or club.seats[new]:
+            return state
+        token = club.position + 1
+        mine = [holder == old for holder in club.holders]
+        joined = state.joined and put(state.joined, old, None)
+        return store(
+            state._replace(joined=joined),
+            seats=put(put(club.seats, old, None), new, seat._replace(number=0, keeps=())),
+            holders=tuple(new if m else h for m, h in zip(mine, club.holders, strict=True)),
+            tokens=tuple(token if m else t for m, t in zip(mine, club.tokens, strict=True)),
+            taken=tuple(0 if m else t for m, t in zip(mine, club.taken, strict=True)),
+            replaced=(*club.replaced, old),
+            phase="preparing",
         )
 
     def _on_heartbeat(self, state: Meeting, call: Call) -> tuple[Meeting, str]:
@@ -146,7 +184,7 @@ class KindsCoordinator:
         }
         if club.kind == "incremental":
             return store(state, seats=seats, number=club.number + 1, target=(), **gone)
-        joined = state.joined and put(state.joined, who, False)
+        joined = state.joined and put(state.joined, who, None)
         phase = "preparing" if any(seats) else "stable"
         return store(state._replace(joined=joined if any(seats) else None), seats=seats, phase=phase, **gone)
 
@@ -198,9 +236,10 @@ class KindsCoordinator:
             return state
         mine = club.holders[partition] == who
         if club.kind == "classic" and token:
-            good = self.rules.back_commits and mine and club.tokens[partition] == token
+            counts = self.rules.back_commits and club.reverted
+            good = counts and mine and club.tokens[partition] == token
         elif club.kind == "classic":
-            good = call.number == club.number and club.phase == "stable"
+            good = call.number == club.number and club.phase == "stable" and not club.reverted
         elif token:
             good = mine and club.tokens[partition] == token
         elif self.rules.classic_commits:
@@ -208,10 +247,12 @@ class KindsCoordinator:
         else:
             good = call.number == seat.number
         if not good:
-            if token and mine and token == club.tokens[partition]:
+            lasts = club.kind == "incremental" or club.phase != "stable"  # no assignment since
+            if lasts and token and mine and token == club.tokens[partition]:
                 state = state._replace(wrong=f"S7 the commit of worker {who}, which is the owner, is refused")
             return state
-        if not mine or truth != club.tokens[partition]:
+        is_kept = club.holders[partition] == -1 and bool(seat.keeps) and bool(seat.keeps[partition])
+        if not is_kept and (not mine or truth != club.tokens[partition]):
             state = state._replace(wrong=f"S4 a commit for {partition} is stored though its owner lost it")
         return store(state, commits=put(club.commits, partition, truth))
 
@@ -237,6 +278,7 @@ class KindsCoordinator:
             target=target,
             seats=seats,
             converted=position,
+            reverted=False,
         )
 
     def convert_back(self, state: Meeting) -> Meeting:
@@ -244,10 +286,13 @@ class KindsCoordinator:
         club = state.club
         if not all(seat.classic for seat in club.seats if seat):
             state = state._replace(wrong="S6 a member that cannot be classic is in a classic group")
-        seats = tuple(seat and seat._replace(number=0) for seat in club.seats)
+        seats = tuple(seat and seat._replace(number=0, keeps=()) for seat in club.seats)
         held = tuple(-1 if taken else holder for holder, taken in zip(club.holders, club.taken, strict=True))
         if self.rules.back_rebalances:
-            return store(state, kind="classic", phase="preparing", target=(), seats=seats)
+            owners = {"holders": club.holders if self.rules.back_owners else held}
+            return store(
+                state, kind="classic", phase="preparing", target=(), seats=seats, reverted=True, **owners
+            )
         seats = tuple(seat and seat._replace(number=club.number) for seat in club.seats)
         return store(
             state,
@@ -261,8 +306,24 @@ class KindsCoordinator:
 
     def take_over(self, state: Meeting) -> Meeting:
         """Another coordinator loads the log: who had joined is forgotten, calls to the old one are lost."""
+        if self.bounds.stored and not self.rules.back_snapshot:
+            state = state._replace(club=state.club._replace(reverted=False))
+        state = state._replace(slow=None)
         late = tuple(call for call in state.late if call.kind in {"synced", "listed"})
         return state._replace(joined=None, guess=True, late=late)
+
+    def take_slow(self, state: Meeting) -> Meeting:
+        """An assignment that was computed aside is there."""
+        assert state.slow is not None
+        (life, target), club = state.slow, state.club
+        state = state._replace(slow=None)
+        is_same = club.kind == "incremental" and life == club.converted
+        if self.rules.kind_named and not is_same:
+            return state
+        if club.kind == "classic":
+            return state._replace(wrong="S6 a late result gives a classic group a target")
+        living = all(holder >= 0 and club.seats[holder] for holder in target)
+        return store(state, target=target) if not club.target and living else state
 
     def can_go_back(self, state: Meeting) -> bool:
         """Whether all members can be classic."""

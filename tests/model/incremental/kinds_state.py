@@ -14,12 +14,14 @@ class Seat(NamedTuple):
         number: the generation, or the epoch, that it has been brought to.
         version: where its list changed last; the conversion does not change a list.
         classic: whether its join said that it can be classic.
+        keeps: of a classic member that joins without stopping: what it said that it works on.
     """
 
     capable: bool
     number: int
     version: int
     classic: bool = True
+    keeps: tuple[int, ...] = ()
 
 
 class Club(NamedTuple):
@@ -38,6 +40,8 @@ class Club(NamedTuple):
         converted: where the group became incremental.
         generation: the last one that was classic.
         position: of the last record.
+        reverted: it is classic again, and has no assignment since.
+        replaced: whose static id another process has; they need not have heard of it.
     """
 
     kind: str
@@ -52,6 +56,8 @@ class Club(NamedTuple):
     converted: int
     generation: int
     position: int
+    reverted: bool = False
+    replaced: tuple[int, ...] = ()
 
 
 class Worker(NamedTuple):
@@ -85,15 +91,20 @@ class Call(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Everything. `joined` is who joined in the join phase that runs; it is in no log."""
+    """Everything.
+
+    `joined` is who joined in the join phase that runs, with what it keeps; it is in no log. `slow` is an
+    assignment that is computed aside, and for which life as an incremental group.
+    """
 
     club: Club
     workers: tuple[Worker, ...]
-    joined: tuple[bool, ...] | None
+    joined: tuple[tuple[int, ...] | None, ...] | None
     guess: bool
     late: tuple[Call, ...]
     left: tuple[int, ...]
     wrong: str = ""
+    slow: tuple[int, tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,10 @@ class ChangeBounds:
         kind: of the group at the beginning.
         auto: a classic client that joins makes the group classic again, if that is possible.
         answers: incremental answers may be late, too.
+        keep: processes that join again without stopping what they have (cooperative).
+        twins: a process, and the one that has its static id after it; -1: there are none.
+        slow: assignments may be computed aside.
+        stored: a coordinator that loads the group may do so from a snapshot.
     """
 
     processes: int = 2
@@ -117,6 +132,10 @@ class ChangeBounds:
     kind: str = "classic"
     auto: bool = False
     answers: bool = False
+    keep: tuple[int, ...] = ()
+    twins: tuple[int, int] = (-1, -1)
+    slow: bool = False
+    stored: bool = False
     joins: int = 0
     rejoins: int = 0
     leaves: int = 0

@@ -79,6 +79,13 @@ class Rules:
             join is refused (23) and changes nothing.
         back_commits: until the next assignment is stored a commit with the owner's token counts.
         back_answers: a member that has heard that its group is classic drops incremental answers.
+        back_owners: a group that becomes classic again has the owners that it had, also of what is to be given
+            back (dropped: that is nobody's).
+        back_snapshot: a snapshot says that a group is classic again and has no assignment since.
+        kind_named: an assignment that was computed aside counts for the life as an incremental group that it
+            was computed for (dropped: for whatever the group is when it comes).
+        withheld: a classic assignment gives nobody what another member keeps (GRP-41).
+        released_first: a group is converted when nobody works on what the last assignment did not give it.
         instead: with `version` dropped: `present epoch` or `version of the gift`, which do not do either.
     """
 
@@ -144,4 +151,9 @@ class Rules:
     back_capable: bool = True
     back_commits: bool = True
     back_answers: bool = True
+    back_owners: bool = True
+    back_snapshot: bool = True
+    kind_named: bool = True
+    withheld: bool = True
+    released_first: bool = True
     instead: str = ""
