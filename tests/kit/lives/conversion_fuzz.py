@@ -1,8 +1,9 @@
-"""Random lives of a classic group that becomes incremental, in any phase, while its members work.
+"""Random lives of a group that becomes incremental, and classic again, in any phase, while its members work.
 
-Members join, sync, commit, come to streams, are told that the group is of the other kind, and go on as
-incremental ones; owners follow each other, the log is slow, topics grow and are deleted meanwhile. What two
-members work on is never the same; the rest is checked as in `kit.lives.incremental_fuzz`.
+Members join, sync, commit, come to streams, are told that the group is of the other kind, and go on as members
+of that; clients come that can only be classic, and operators want either kind; owners follow each other, the
+log is slow, topics grow and are deleted meanwhile. What two members work on is never the same; the rest is
+checked as in `kit.lives.incremental_fuzz`.
 """
 
 import random
@@ -19,11 +20,18 @@ from muster_core.events import Attach, Beat, GroupResponse, StreamBroken, Stream
 from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_protos.muster.v1.group_conversion_pb2 import (
+    GROUP_KIND_CLASSIC,
+    GROUP_KIND_INCREMENTAL,
+    ConvertGroupRequest,
+)
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
 LENGTH = 150
 _SILENCE_MS = 1_000
 """A member does something more often: shorter than the grace after a stream."""
+_KINDS = ("both",) * 12 + ("classic", "incremental")
+"""Of what kinds a member's group can be, as often as it is drawn."""
 _ROUNDS = 200
 """Half seconds in which a group settles: longer than two rebalance time-outs of members that died."""
 
@@ -47,13 +55,21 @@ class Changer:
     """
 
     def __init__(
-        self, cluster: VirtualShard, name: str, instance: str, stream_id: int, *, keeps: bool
+        self,
+        cluster: VirtualShard,
+        name: str,
+        instance: str,
+        stream_id: int,
+        *,
+        keeps: bool,
+        kinds: str = "both",
     ) -> None:
         self._classic = VirtualMember(cluster, name, GROUP, instance)
         self._classic.session_timeout_ms = 10_000
         self._keeps = keeps
         self._turned: NumberedMember | None = None
-        self._process_id = name.encode().ljust(16, b".")
+        self._process_id = b"" if kinds == "classic" else name.encode().ljust(16, b".")
+        self._can_be_classic = kinds != "incremental"
         self._seq = 0
         self._call_id = 0
         self._version = NOWHERE
@@ -145,8 +161,10 @@ class Changer:
         """News about it came by its stream."""
         turned = self._turned
         match message:
-            case session_pb2.GroupChanged() if turned is None:
+            case session_pb2.GroupChanged(error_code=error_code.GROUP_CONVERTED) if turned is None:
                 self._turn()
+            case session_pb2.GroupChanged(error_code=error_code.GROUP_CLASSIC) if turned is not None:
+                self._return(turned)
             case session_pb2.Fenced(member_seq=seq) if turned is not None and seq in (0, turned.seq):
                 self._begin_anew(turned)
             case session_pb2.Fenced() if turned is None:
@@ -256,7 +274,15 @@ class Changer:
         if turned.epoch == JOIN:
             request.topics.names.extend(["t", "u"])
             request.rebalance_timeout_ms = 20_000
+            request.can_be_classic = self._can_be_classic
         self._call_id = self.cluster.send(request, place=self._place)
+
+    def _return(self, turned: NumberedMember) -> None:
+        """Goes on as a classic member, which stops what it does not keep and joins."""
+        classic = self._classic
+        classic.member_id, classic.generation, self._seq = turned.member_id, turned.epoch, turned.seq
+        self._owned = turned.owned if self._keeps else {}
+        self._turned, self._begins, self._call_id = None, True, 0
 
     def _begin_anew(self, turned: NumberedMember) -> None:
         turned.seq, turned.epoch, turned.version, turned.owned = turned.seq + 1, JOIN, NOWHERE, {}
@@ -266,7 +292,9 @@ class Changer:
         turned, code = self._turned, answer.error_code
         if turned is None or answer.member_id not in ("", turned.member_id):
             return
-        if code == error_code.GROUP_ID_NOT_FOUND:
+        if code == error_code.GROUP_CLASSIC:
+            self._return(turned)
+        elif code == error_code.GROUP_ID_NOT_FOUND:
             self._turned, self._seq = None, turned.seq
             self._drop(forget=True)
         elif code == error_code.UNRELEASED_INSTANCE_ID:
@@ -309,12 +337,18 @@ class ConversionLife(IncrementalShardLife):
             (3, self._another_owner),
             (1, self._outage),
             (3, self._together),
+            (2, self._operator),
         )
 
     @property
     def conversions(self) -> int:
         """How many the log has."""
         return self.cluster.kinds().count("group_converted")
+
+    @property
+    def reversions(self) -> int:
+        """How often it became classic again, as the log has it."""
+        return self.cluster.kinds().count("group_reverted")
 
     def step(self) -> None:
         """Lets something happen."""
@@ -338,8 +372,10 @@ class ConversionLife(IncrementalShardLife):
             taken = {member.instance for member in self._members}
             instance = self._draw.choice(["", "i", "j"])
             instance = "" if instance in taken else instance
+            stream_id, kinds = self._streams.one(), self._draw.choice(_KINDS)
+            name = f"m{self._count}"
             self._members.append(
-                Changer(self.cluster, f"m{self._count}", instance, self._streams.one(), keeps=self._keep)
+                Changer(self.cluster, name, instance, stream_id, keeps=self._keep, kinds=kinds)
             )
 
     def _go_on(self) -> None:
@@ -365,6 +401,11 @@ class ConversionLife(IncrementalShardLife):
             member = self._members.pop(self._draw.randrange(len(self._members)))
             if self._draw.random() < 0.6:  # else it dies
                 member.end()
+
+    def _operator(self) -> None:
+        """Wants a kind, whichever the group is of."""
+        kind = self._draw.choice([GROUP_KIND_CLASSIC, GROUP_KIND_CLASSIC, GROUP_KIND_INCREMENTAL])
+        self._send(ConvertGroupRequest(group_id=GROUP, kind=kind))
 
     def _all_end(self) -> None:
         """The group empties: who comes next is classic again."""

@@ -79,8 +79,8 @@ class Rules:
             join is refused (23) and changes nothing.
         back_commits: until the next assignment is stored a commit with the owner's token counts.
         back_answers: a member that has heard that its group is classic drops incremental answers.
-        back_owners: a group that becomes classic again has the owners that it had, also of what is to be given
-            back (dropped: that is nobody's).
+        back_owners: a group that becomes classic again has the owners that it had, also of what is to be
+            given back (dropped: that is nobody's).
         back_snapshot: a snapshot says that a group is classic again and has no assignment since.
         kind_named: an assignment that was computed aside counts for the life as an incremental group that it
             was computed for (dropped: for whatever the group is when it comes).
