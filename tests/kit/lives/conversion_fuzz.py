@@ -1,9 +1,9 @@
 """Random lives of a group that becomes incremental, and classic again, in any phase, while its members work.
 
-Members join, sync, commit, come to streams, are told that the group is of the other kind, and go on as members
-of that; clients come that can only be classic, and operators want either kind; owners follow each other, the
-log is slow, topics grow and are deleted meanwhile. What two members work on is never the same; the rest is
-checked as in `kit.lives.incremental_fuzz`.
+Members join, sync, commit, come to streams, are told that the group is of the other kind, and go on as
+members of that; clients come that can only be classic, and operators want either kind; owners follow each
+other, the log is slow, topics grow and are deleted meanwhile. What two members work on is never the same; the
+rest is checked as in `kit.lives.incremental_fuzz`.
 """
 
 import random

@@ -258,7 +258,7 @@ class Group:
             if instance_id in self.static_members:
                 raise ValueError(f"instance {instance_id!r} is taken in group {self.group_id!r}")
             self.static_members[instance_id] = member_id
-        else:
+        elif len(member_id) > 2 * _DRAWN_CHARACTERS:  # else its client drew it, in an incremental group
             self._made_for[join_of(member_id)] = member_id
         self.members[member_id] = member
         self._supporters.add(member.terms.protocols)
