@@ -12,6 +12,11 @@ from kit.waiting import until
 from muster_coordinator.settings import GroupSettings
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2
+from muster_protos.muster.v1.group_conversion_pb2 import (
+    GROUP_KIND_CLASSIC,
+    GROUP_KIND_INCREMENTAL,
+    ConvertGroupRequest,
+)
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 from structlog.testing import capture_logs
@@ -120,6 +125,9 @@ async def test_who_may_nothing_with_a_group_is_refused_by_each_call(callers: Cal
             group_id="mine-1", set=group_settings_pb2.GroupSettings(hold=True)
         )
         assert (await stranger.stub.AlterGroupSettings(alter, timeout=60)).error_code == NO_GROUP
+        wanted = ConvertGroupRequest(group_id="mine-1", kind=GROUP_KIND_CLASSIC)
+        assert (await stranger.stub.ConvertGroup(wanted, timeout=60)).error_code == NO_GROUP
+    assert (await callers.worker.stub.ConvertGroup(wanted, timeout=60)).error_code == NO_GROUP, "a member"
     assert (await callers.worker.stub.AlterGroupSettings(alter, timeout=60)).error_code == NO_GROUP, (
         "a member"
     )
@@ -330,6 +338,8 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
             group_id="mine-1", set=group_settings_pb2.GroupSettings(hold=True)
         )
         await callers.operator.stub.AlterGroupSettings(alter, timeout=60)
+        wanted = ConvertGroupRequest(group_id="mine-1", kind=GROUP_KIND_INCREMENTAL)
+        await callers.operator.stub.ConvertGroup(wanted, timeout=60)  # its member cannot be incremental
         leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
         leaving.members.add(member_id=member.member_id)
         await callers.worker.stub.LeaveGroup(leaving, timeout=60)
@@ -343,6 +353,7 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
         ("DeleteGroups", "operator", ["group:mine-1", "group:gone"], "failed"),
         ("act", "operator", [about], "refused"),
         ("AlterGroupSettings", "operator", ["group:mine-1"], "done"),
+        ("ConvertGroup", "operator", ["group:mine-1"], "failed"),
         ("DeleteGroups", "operator", ["group:mine-1"], "done"),
     ]
     assert {t["where"] for t in told} == {"127.0.0.1"}

@@ -3,11 +3,18 @@ from typing import Any
 import pytest
 from muster_coordinator.api.callers import host_of
 from muster_coordinator.validation import violations
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_conversion_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+)
 
 LONG = "x" * 256
 TOPIC = coordinator_pb2.OffsetCommitRequest.Topic
 ALTER = group_settings_pb2.AlterGroupSettingsRequest
+CONVERT = group_conversion_pb2.ConvertGroupRequest
 SETTINGS = group_settings_pb2.GroupSettings
 PARTITION = coordinator_pb2.OffsetCommitRequest.Partition
 
@@ -200,6 +207,9 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (ALTER(group_id="g", unset=["hold", "hold"]), "unset[1]", "twice"),
         (ALTER(group_id="g", set=SETTINGS(hold=True), unset=["hold"]), "unset[0]", "same call"),
         (ALTER(group_id="g", unset=["hold"] * 8), "unset", "0 to 7"),
+        (CONVERT(group_id="g"), "kind", "GROUP_KIND_CLASSIC"),
+        (CONVERT(group_id="g", kind=9), "kind", "GROUP_KIND_INCREMENTAL"),  # type: ignore[arg-type]
+        (CONVERT(group_id="g", kind=1, reason="x" * 256), "reason", "255"),  # type: ignore[arg-type]
     ],
 )
 def test_each_broken_limit_names_its_field_and_the_limit(request_: Any, field: str, limit: str) -> None:

@@ -1,21 +1,30 @@
 """An incremental group is a classic one again while its members work (docs/safety.md, INC-150 to INC-157)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from kit.lives.incremental_shard import NumberedMember, incremental_of, incremental_shard, settle
+from kit.lives.server_assignors import SERVER_ASSIGNORS, answer_to
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
+from kit.logs.core_audit import broken_promises
 from muster_core import error_code
+from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
+from muster_core.events import Assign, TopicsChanged
+from muster_core.features import ALL_FEATURES, Feature
 from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.position import Position
+from muster_core.protocol.room import Room
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import (
     common_pb2,
     coordinator_pb2,
     group_conversion_pb2,
     session_pb2,
 )
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
 AUTO = GroupConfig(
     convert="auto",
@@ -239,10 +248,17 @@ def test_else_a_classic_client_is_refused_and_nothing_changes(policy: str) -> No
 
 
 def test_who_does_not_come_back_is_removed() -> None:
+    """INC-153: not before its session, though the others wait for shorter than that."""
     cluster = incremental_shard(4, config=AUTO)
-    a, _ = both(cluster, "a", "b")
+    (a,) = both(cluster, "a")
+    b = NumberedMember(cluster, "b", instance="static")
+    b.can_be_classic = True
+    b.join()
+    assert AUTO.incremental_session_timeout_ms > 31_000
     assert convert(cluster) == error_code.NONE
     member = Returning(a).enter()
+    cluster.advance(31_000)
+    assert member.is_parked, "the other one may not have heard of it, and works"
     cluster.advance(100_000)
     assert member.joined().members
     assert member.members == ["a"]
@@ -278,3 +294,166 @@ def test_another_owner_goes_on(upto: int) -> None:
     if upto == 2:
         members[0].enter()
     assert {member.joined().error_code for member in members} == {error_code.NONE}
+
+
+def test_a_static_member_that_is_away_does_not_hold_up_the_others_for_ever() -> None:
+    """INC-153: it is in no generation before it says what it supports, static or not."""
+    config = replace(AUTO, incremental_session_timeout_ms=25_000, max_session_timeout_ms=60_000)
+    cluster = incremental_shard(4, config=config)
+    (a,) = both(cluster, "a")
+    b = NumberedMember(cluster, "b", instance="static")
+    b.can_be_classic, b.session_ms = True, 25_000
+    b.join()
+    settle(a, b)
+    assert convert(cluster) == error_code.NONE
+    again = Returning(b)
+    again.instance = "static"
+    member = Returning(a).enter()
+    cluster.advance(20_000)
+    again.enter()
+    cluster.cancel(again.call_id)
+    cluster.advance(60_000)
+    assert member.joined().error_code == error_code.NONE
+
+
+def test_a_static_id_passes_on_while_the_group_goes_back() -> None:
+    """Its next process has its place, and what it had under new tokens; the one before commits no more."""
+    cluster = incremental_shard(4, config=AUTO)
+    (a,) = both(cluster, "a")
+    b = NumberedMember(cluster, "b", instance="static")
+    b.can_be_classic = True
+    b.join()
+    settle(a, b)
+    number = next(number for _, number in b.has)
+    token = b.owned["t", number]
+    assert convert(cluster) == error_code.NONE
+    later = VirtualMember(cluster, "old", instance="static").join()
+    assert cluster.kinds()[-1] == "member_replaced"
+    assert commit(b, number, 1, token)[0] == error_code.GROUP_ID_NOT_FOUND
+    member = Returning(a)
+    later.protocols = member.protocols
+    member.enter()
+    cluster.advance(60_000)
+    assert {member.joined().error_code, later.joined().error_code} <= {error_code.NONE}
+
+
+def test_it_stays_incremental_while_members_have_something_of_a_deleted_topic() -> None:
+    """INC-150: also of what they are to give back; it is another topic's then."""
+    cluster = incremental_shard(4, config=AUTO)
+    both(cluster, "a")
+    cluster.feed(TopicsChanged(frozenset({"t"}), catalog=Catalog(50, {"t": 4}, {"t": 49}, {"t": 50})))
+    assert convert(cluster) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert "group_reverted" not in cluster.kinds()
+
+
+def test_who_waits_for_an_assignment_is_told_and_the_assignment_counts_no_more() -> None:
+    """INC-152: it is for the group that was incremental."""
+    cluster = incremental_shard(4, config=AUTO)
+    (a,) = both(cluster, "a")
+    cluster.shard.live_in(Room(assignors=SERVER_ASSIGNORS, at_once_max=0))
+    b = NumberedMember(cluster, "b")
+    b.can_be_classic = True
+    b.seq = 1
+    request = b.request(0)
+    request.topics.names.append("t")
+    request.rebalance_timeout_ms, request.can_be_classic = 30_000, True
+    request.owned.SetInParent()
+    waiting = cluster.send(request)
+    (work,) = cluster.work
+    assert isinstance(work, Assign)
+    beat = cluster.send(a.request(a.epoch))
+    assert cluster.is_parked(waiting)
+    assert cluster.is_parked(beat)
+    assert convert(cluster) == error_code.NONE
+    for call_id in (waiting, beat):
+        answer = cluster.answer(call_id)
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        assert answer.error_code == error_code.GROUP_CLASSIC
+    before = len(cluster.log)
+    cluster.feed(answer_to(work))
+    assert len(cluster.log) == before
+
+
+def test_a_join_of_before_counts_no_more() -> None:
+    """INC-156: a JoinGroup names a higher number than the incremental join did."""
+    cluster = incremental_shard(4, config=AUTO)
+    (a,) = both(cluster, "a")
+    assert convert(cluster) == error_code.NONE
+    late = Returning(a)
+    late.seq -= 1
+    assert late.enter().joined().error_code == error_code.REBALANCE_IN_PROGRESS
+    late.seq -= 1
+    assert late.enter().joined().error_code == error_code.REBALANCE_IN_PROGRESS
+    assert Returning(a).enter().joined().error_code == error_code.NONE
+
+
+def test_it_is_not_converted_before_it_has_an_assignment() -> None:
+    """INC-151: what members had is theirs until then."""
+    cluster = incremental_shard(4, config=AUTO)
+    a, b = both(cluster, "a", "b")
+    assert convert(cluster) == error_code.NONE
+    members = [Returning(one).enter() for one in (a, b)]
+    assert convert(cluster, INCREMENTAL) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    for member in members:
+        member.joined()
+    assert convert(cluster, INCREMENTAL) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    for member in members:
+        member.sync({"a": plan_of(0, 1), "b": plan_of(2, 3)} if member.members else None)
+    owned = [member.take() for member in members]
+    assert convert(cluster, INCREMENTAL) == error_code.NONE
+    group = incremental_of(cluster)
+    assert [{p: held.token for p, held in group.members[m.member_id].held.items()} for m in members] == owned
+    assert group.epoch == members[0].generation
+
+
+@pytest.mark.parametrize("kind", [CLASSIC, INCREMENTAL, group_conversion_pb2.GROUP_KIND_UNSPECIFIED])
+def test_the_verb_says_why_not(kind: group_conversion_pb2.GroupKind.ValueType) -> None:
+    """INC-157: nothing is written, and the group is what it was."""
+    cluster = incremental_shard(4, config=AUTO)
+    assert convert(cluster, kind) == (error_code.GROUP_ID_NOT_FOUND if kind else error_code.INVALID_REQUEST)
+    raw = NumberedMember(cluster, "raw")
+    raw.join()
+    before = len(cluster.log)
+    expected = {CLASSIC: error_code.INCONSISTENT_GROUP_PROTOCOL, INCREMENTAL: error_code.NONE}
+    assert convert(cluster, kind) == expected.get(kind, error_code.INVALID_REQUEST)
+    assert len(cluster.log) == before
+    raw.leave()
+    if kind:
+        assert convert(cluster, kind) == error_code.INCONSISTENT_GROUP_PROTOCOL, "it has no members"
+
+
+def test_the_verb_needs_the_feature() -> None:
+    cluster = VirtualShard(AUTO, features=ALL_FEATURES - {Feature.INCREMENTAL_GROUPS})
+    assert convert(cluster) == error_code.UNSUPPORTED_VERSION
+
+
+def test_an_operators_reason_is_in_the_history() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    (a,) = both(cluster, "a")
+    assert convert(cluster) == error_code.NONE
+    Returning(a).enter().joined()
+    answer = cluster.ask(coordinator_pb2.GroupHistoryRequest(group_id="g"))
+    assert isinstance(answer, coordinator_pb2.GroupHistoryResponse)
+    newest = max(answer.generations, key=lambda one: one.generation)
+    assert newest.cause.kind == common_pb2.REBALANCE_CAUSE_KIND_CONVERTED
+    assert newest.cause.reason == "rolled back"
+
+
+def test_a_record_that_names_others_is_not_loaded() -> None:
+    """INC-150: it names all members, in the group's epoch."""
+    cluster = incremental_shard(4, config=AUTO)
+    both(cluster, "a", "b")
+    assert convert(cluster) == error_code.NONE
+    assert not broken_promises(cluster)
+    for change in ("members", "generation"):
+        log = list(cluster.log)
+        position, record = log[-1]
+        other = records_pb2.Record()
+        other.CopyFrom(record)
+        if change == "members":
+            del other.group_reverted.members[0]
+        else:
+            other.group_reverted.generation += 1
+        log[-1] = position, other
+        with pytest.raises(ValueError, match=r"members of group|is in epoch"):
+            VirtualShard(cluster.config, log)
