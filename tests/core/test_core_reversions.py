@@ -170,12 +170,13 @@ def test_the_owners_commits_count_until_the_next_assignment() -> None:
     ((_, number),), ((_, other),) = a.has, b.has
     token = a.owned["t", number]
     assert commit(a, number, 1, token) == (0, 0)
-    assert convert(cluster) == error_code.NONE
     assert commit(a, number, 2, token) == (0, 0)
-    assert commit(a, other, 3, b.owned["t", other])[1] == error_code.STALE_MEMBER_EPOCH
-    assert commit(a, number, 3, Position(token.epoch, token.offset - 1))[1] == error_code.STALE_MEMBER_EPOCH
-    assert commit(a, number, 3, None)[0] == error_code.GROUP_CLASSIC
-    assert commit(a, number, 1, token)[0] == error_code.INVALID_REQUEST, "numbers go on"
+    assert convert(cluster) == error_code.NONE
+    assert commit(a, number, 1, token)[0] == error_code.INVALID_REQUEST, "it was overtaken before"
+    assert commit(a, number, 3, token) == (0, 0)
+    assert commit(a, other, 4, b.owned["t", other])[1] == error_code.STALE_MEMBER_EPOCH
+    assert commit(a, number, 4, Position(token.epoch, token.offset - 1))[1] == error_code.STALE_MEMBER_EPOCH
+    assert commit(a, number, 4, None)[0] == error_code.GROUP_CLASSIC
     classic = VirtualMember(cluster, "a")
     classic.member_id, classic.generation = "a", cluster.shard.groups["g"].generation
     assert classic.commit(9, partition=number) == error_code.REBALANCE_IN_PROGRESS
@@ -420,6 +421,18 @@ def test_the_verb_says_why_not(kind: group_conversion_pb2.GroupKind.ValueType) -
     raw.leave()
     if kind:
         assert convert(cluster, kind) == error_code.INCONSISTENT_GROUP_PROTOCOL, "it has no members"
+
+
+def test_the_verb_needs_a_member_that_is_in_a_generation() -> None:
+    """INC-157: who waits for its first one is no member yet, and a conversion names all that are."""
+    cluster = incremental_shard(4, config=replace(AUTO, initial_rebalance_delay_ms=3_000))
+    (member,) = both(cluster, "a")
+    member.leave()
+    waiting = Returning(member)
+    waiting.member_id = ""
+    assert waiting.enter().is_parked
+    assert convert(cluster, INCREMENTAL) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert "group_converted" not in cluster.kinds()
 
 
 def test_the_verb_needs_the_feature() -> None:

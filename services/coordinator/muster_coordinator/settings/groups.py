@@ -203,8 +203,8 @@ class GroupSettings(Settings):
         description=(
             "When classic groups become incremental while their members work: `never`; `auto`: when all "
             "members can be incremental, are on session streams, and none joined for `convert_after_ms`; "
-            "`always`: without that wait. With `auto` a client that can only be classic makes the group classic "
-            "again when it joins, if all members can be that; else it is refused."
+            "`always`: without that wait. With `auto` a client that can only be classic makes the group "
+            "classic again when it joins, if all members can be that; else it is refused."
         ),
     )
     convert_after_ms: int = Field(
