@@ -32,6 +32,7 @@ class Fleet:
                 cluster,
                 group_id=GROUP,
                 topics=TOPIC,
+                protocol="classic",
                 on_partitions_assigned=self._assigned,
                 on_partitions_lost=self._lost,
                 client_id=f"member-{index}",

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import muster
 import pytest
@@ -73,17 +74,29 @@ def test_every_message_grows_at_every_depth() -> None:
     assert discovery_pb2.ListTopicsResponse.FromString(answer.SerializeToString()).topics[0].name == "a"
 
 
+CALLS: dict[Any, set[str]] = {
+    "classic": {"JoinGroup", "SyncGroup", "Heartbeat"},
+    "incremental": {"ConsumerGroupHeartbeat"},
+}
+
+
 @pytest.mark.timeout(300)
-async def test_members_and_services_pass_over_what_they_do_not_know(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", CALLS)
+async def test_members_and_services_pass_over_what_they_do_not_know(tmp_path: Path, protocol: Any) -> None:
     async with cluster(tmp_path) as running, muster.Cluster(running.servers) as client:
         await client.create_topic(TOPIC, 2)
         await client.alter_topic(TOPIC, len(PARTITIONS))
-        streaming = muster.Member(client, group_id=GROUP, topics=TOPIC)
+        streaming = muster.Member(client, group_id=GROUP, topics=TOPIC, protocol=protocol)
         await streaming.start()
         await until(lambda: len(streaming.partitions) == 4, "the first member has everything")
         await streaming.commit(dict.fromkeys(PARTITIONS, 7))
         calling = muster.Member(
-            client, group_id=GROUP, topics=TOPIC, session=False, heartbeat_interval_ms=100
+            client,
+            group_id=GROUP,
+            topics=TOPIC,
+            session=False,
+            heartbeat_interval_ms=100,
+            protocol=protocol,
         )
         await calling.start()
         await until(
@@ -105,7 +118,7 @@ async def test_members_and_services_pass_over_what_they_do_not_know(tmp_path: Pa
 
     grown = {path: counts for peer in running.peers.values() for path, counts in peer.grown.items()}
     assert {path.rpartition("/")[2] for path, (there, back) in grown.items() if there and back} >= {
-        "Session", "JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "DescribeGroups", "FindCoordinator",
+        *CALLS[protocol], "Session", "OffsetCommit", "DescribeGroups", "FindCoordinator",
         "CreateTopic", "Log", "Lease", "ReadLog", "Watch", "ChangeTopic",
     }  # fmt: skip
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import muster
 import pytest
+from kit.clusters.fenced_fleet import GROUP as FENCED_GROUP
+from kit.clusters.fenced_fleet import Fleet as FencedFleet
 from kit.clusters.server_cluster import FAST_GROUPS
 from kit.clusters.two_versions import SteadyMembers, TwoVersions, history_problem
 from kit.waiting import until
@@ -32,6 +34,7 @@ SETTINGS = {
     "MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": "100",
     "MUSTER_SHARD_LOG_RETENTION_MS": "3000",
 }
+CONVERTING = {"MUSTER_GROUP_CONVERT": "auto", "MUSTER_GROUP_CONVERT_AFTER_MS": "3000"}
 VERIFY = """
 import sys
 from muster_server.verify.verifier import verify
@@ -166,15 +169,7 @@ async def test_features_are_enabled_after_the_upgrade_and_shut_the_version_befor
             await slot.run(new=True)
             await fleet.go_on()
 
-        async def enabled() -> bool:
-            for feature in sorted(ALL_FEATURES):
-                try:
-                    await enable_one(metadata, trust, feature)
-                except FeaturesError:
-                    return False
-            return (await listing(metadata, trust)).enabled == ALL_FEATURES
-
-        await until(enabled, "the last old process is forgotten", 60)
+        await enable_all(cluster)
         await fleet.go_on()
 
         # An operator goes back by mistake, with one process of each role.
@@ -209,3 +204,102 @@ async def test_doctor_tells_the_versions_apart(cluster: TwoVersions) -> None:
     assert versions.result is CheckResult.WARNING
     assert "4 × 0.1.0, 2 × 0.2.0" in versions.detail
     assert "0.1.0 is run by coordinator" in versions.detail
+
+
+class Deployment:
+    """Worker processes that share a sink, of this version or the one before."""
+
+    def __init__(self, folder: Path, cluster: TwoVersions) -> None:
+        self._cluster = cluster
+        self.fleet = FencedFleet(folder, cluster.servers, "-")
+
+    def start(self, name: str, *, new: bool) -> None:
+        environment = {} if new else {"PYTHONPATH": self._cluster.previous}
+        self.fleet.start(name, environment=environment)
+
+    async def replace(self, old: str, name: str, *, new: bool) -> None:
+        """One worker goes and another one comes; what was done stays done."""
+        done = self.fleet.done()
+        await self.fleet.stop(old)
+        self.start(name, new=new)
+        await self.fleet.shared()
+        assert all(at >= done[number] for number, at in self.fleet.done().items())
+
+
+async def kind_of(client: muster.Cluster) -> str:
+    return next(group.type for group in await client.list_groups() if group.group_id == FENCED_GROUP)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_fleet_of_the_version_before_becomes_incremental_and_goes_back(tmp_path: Path) -> None:
+    """Servers first, back and forth with the feature off; then workers, the feature, and workers back."""
+    if history_problem():
+        pytest.skip(history_problem())
+    async with TwoVersions(tmp_path / "cluster", SETTINGS, CONVERTING) as cluster:
+        deployment = Deployment(tmp_path, cluster)
+        fleet = deployment.fleet
+        try:
+            for name in ("a", "b"):
+                deployment.start(name, new=False)
+            await fleet.shared()
+            before, starts = fleet.held(), fleet.starts()
+            for slot in cluster.slots:
+                await slot.run(new=True)
+            for slot in (*cluster.discovery, *cluster.coordinators):  # shards move to the version before
+                await slot.run(new=False)
+                await fleet.progresses()
+            for slot in (*cluster.coordinators, *cluster.discovery):
+                await slot.run(new=True)
+                await fleet.progresses()
+            assert (fleet.held(), fleet.starts()) == (before, starts)
+
+            await deployment.replace("a", "c", new=True)
+            await deployment.replace("b", "d", new=True)
+            async with muster.Cluster(cluster.servers) as client:
+                before, starts = fleet.held(), fleet.starts()
+                await asyncio.sleep(4)  # that nothing happens can only be seen by waiting
+                assert await kind_of(client) == "classic", "the feature is off"
+                await cluster.coordinators[0].run(new=False)  # and so the version before can still come back
+                await fleet.progresses()
+                await cluster.coordinators[0].run(new=True)
+                await fleet.progresses()
+                assert (fleet.held(), fleet.starts()) == (before, starts)
+                await enable_all(cluster)
+
+                async def is_incremental() -> bool:
+                    return await kind_of(client) == "consumer"
+
+                # Members said that they can be incremental when they joined, when the log did not keep that.
+                await deployment.replace("c", "e", new=True)
+                await deployment.replace("d", "f", new=True)
+                before, starts = fleet.held(), fleet.starts()
+                await until(is_incremental, "the group is an incremental one", 60)
+                await fleet.progresses()
+                assert (fleet.held(), fleet.starts()) == (before, starts)
+                await deployment.replace("e", "g", new=False)
+                assert await kind_of(client) == "classic"
+                await deployment.replace("f", "h", new=False)
+                await fleet.progresses()
+        finally:
+            for name in tuple(fleet.workers):
+                await fleet.stop(name)
+        assert fleet.sink.rows("SELECT * FROM wrong") == []
+        assert fleet.held() == {}
+        report = verify(cluster.nodes.url)
+        assert report.clean, report.evidence
+
+
+async def enable_all(cluster: TwoVersions) -> None:
+    trust = Trust.load()
+    metadata = [slot.address for slot in cluster.metadata]
+
+    async def enabled() -> bool:
+        for feature in sorted(ALL_FEATURES):
+            try:
+                await enable_one(metadata, trust, feature)
+            except FeaturesError:
+                return False
+        return (await listing(metadata, trust)).enabled == ALL_FEATURES
+
+    await until(enabled, "the last old process is forgotten", 60)

@@ -320,9 +320,10 @@ class Life:
             self.settle(sent_ms)
 
     def end(self) -> None:
-        """Ends it now."""
+        """Ends it now. Whether that comes from a blocked loop is known on."""
         self._acknowledged_ms = self._changed_end_ms = None
-        self.spare = SpareBeats()
+        gave_up_ms, self.spare = self.spare.gave_up_ms, SpareBeats()
+        self.spare.gave_up_ms = gave_up_ms
 
     def extend(self, now_ms: int) -> None:
         """Lets the whole session count, unless the life is over: the coordinator is unsure of its lease."""

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from kit.started.fenced_worker import Sink
@@ -25,13 +26,21 @@ class Fleet:
         self.sink = Sink(str(folder / "sink.db"))
         self.workers: dict[str, ChildProcess] = {}
 
-    def start(self, name: str, protocol: str = "", **settings: object) -> None:
+    def start(
+        self,
+        name: str,
+        protocol: str = "",
+        *,
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
         """Starts one, of the fleet's protocol or another one."""
         path = str(self._folder / "sink.db")
         protocol = protocol or self._protocol
         arguments = [self._servers, GROUP, self._partitions, path, name, protocol, json.dumps(settings)]
         command = [sys.executable, WORKER, *arguments]
-        worker = ChildProcess(name, command, self._folder / f"{name}.log", {}, removed=("MUSTER_",))
+        log = self._folder / f"{name}.log"
+        worker = ChildProcess(name, command, log, environment or {}, removed=("MUSTER_",))
         worker.start()
         self.workers[name] = worker
 

@@ -170,9 +170,12 @@ class TwoVersions:
     Args:
         folder: data and logs.
         settings: further variables for every process.
+        of_coordinators: further variables for coordinators of this version alone.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], of_coordinators: Mapping[str, str] | None = None
+    ) -> None:
         self.previous = unpack_previous()
         self.nodes = RedisNodes(folder, 3)
         ports = iter(free_ports(8))
@@ -185,7 +188,7 @@ class TwoVersions:
             name = f"{role}-{number}"
             # Coordinators of this version have a port for internal calls, of which the others know nothing.
             new = (
-                {"MUSTER_COORDINATOR_INTERNAL_LISTEN": f"{LOOPBACK}:{next(ports)}"}
+                {"MUSTER_COORDINATOR_INTERNAL_LISTEN": f"{LOOPBACK}:{next(ports)}", **(of_coordinators or {})}
                 if role == COORDINATOR
                 else {}
             )

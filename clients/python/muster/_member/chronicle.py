@@ -83,6 +83,8 @@ class Chronicle:
         """
         late = "it did not stop within rebalance_timeout_ms"
         reason = late if too_late else harmless(why) or self._why_over()
+        if why and self._standing.life.blocked_too_long:
+            reason = f"{self._why_over()}; {reason}"
         log.warning("group %r: %s; %s: partitions are lost", self._group_id, reason, in_words(some))
 
     def life_is_over(self) -> None:
