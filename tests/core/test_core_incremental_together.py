@@ -11,6 +11,7 @@ from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Cancelled, Tick
+from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import by_topic
@@ -290,6 +291,7 @@ def test_a_member_that_steps_is_shown_as_the_one_that_it_is() -> None:
     member = Member(Told("a", host="h"), held={("t", 0): Held(NOWHERE)}, target=frozenset({("t", 0)}))
     assert (member.assigned, member.is_within_target) == (frozenset({("t", 0)}), True)
     aimed = member.aimed_at(frozenset(), 3)
+    assert (member.candidate.before, aimed.candidate.before) == (member.target, frozenset())
     assert (aimed.epoch, aimed.assigned, aimed.is_within_target) == (3, frozenset({("t", 0)}), False)
     place = Position(1, 9)
     stepped = aimed.stepped(4, {("t", 0): Held(NOWHERE, place)}, place, waits=True)
@@ -297,5 +299,6 @@ def test_a_member_that_steps_is_shown_as_the_one_that_it_is() -> None:
     assert (stepped.assigned, stepped.pending) == (frozenset(), frozenset({("t", 0)}))
     assert stepped.participant == ("a", "", "", "h")
     assert stepped.stepped(5, {}, place, waits=False).participant is stepped.participant
+    assert stepped.candidate == Candidate("a", "", "", frozenset(), frozenset())
     assert stepped == replace(stepped)
     assert (member.epoch, member.target) == (0, frozenset({("t", 0)}))

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 from muster_core.events import Assign, Assigned, Resolve, Resolved, Work
+from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.partitions import Partitions
-from muster_core.incremental.target import Candidate, Change, Question
+from muster_core.incremental.target import Change, Question
 
 _ITEMS = 2_000
 """Partitions or names of a line, about."""

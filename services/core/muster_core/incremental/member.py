@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import incremental_pb2
 
+from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
 from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
@@ -188,6 +189,14 @@ class Member:
         return Participant.of(self.told)
 
     @cached_property
+    def candidate(self) -> Candidate:
+        """It as an assignor sees it, but for what its expression matches; steps of a member share it."""
+        told = self.told
+        return Candidate(
+            told.member_id, told.group_instance_id, told.rack_id, told.topics, self.target, told.weight
+        )
+
+    @cached_property
     def pending(self) -> Partitions:
         """What was taken from it and is not given back."""
         return frozenset(partition for partition, held in self.held.items() if held.taken != NOWHERE)
@@ -227,7 +236,8 @@ class Member:
     def aimed_at(self, target: Partitions, epoch: int) -> "Member":
         """This member with another target, and the epoch that it keeps until a step brings it on."""
         made = self._copied()
-        made.pop("is_within_target", None)
+        for derived in ("candidate", "is_within_target"):
+            made.pop(derived, None)
         made.update(target=target, epoch=epoch)
         return _member_of(made)
 

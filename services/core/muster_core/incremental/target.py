@@ -7,6 +7,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeAlias
 
+from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
 
@@ -57,26 +58,6 @@ class Topics:
 
 def _weighed(weights: Mapping[int, int], zones: Mapping[int, frozenset[str]]) -> bytes:
     return repr((sorted(weights.items()), [(one, sorted(zones[one])) for one in sorted(zones)])).encode()
-
-
-class Candidate(NamedTuple):
-    """A member as an assignor sees it.
-
-    Attributes:
-        member_id: its id.
-        group_instance_id: its static id; empty: dynamic.
-        rack_id: where it runs; empty: not known.
-        topics: what it subscribes to, by name or by an expression, also what does not exist.
-        before: what it should have had so far.
-        weight: how much it can do beside the others.
-    """
-
-    member_id: str
-    group_instance_id: str
-    rack_id: str
-    topics: frozenset[str]
-    before: Partitions
-    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +197,9 @@ def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None =
         alike: see `are_alike`.
     """
     candidates = {
-        member_id: Candidate(
-            member_id,
-            member.told.group_instance_id,
-            member.told.rack_id,
-            group.topics_of(member.told),
-            member.target,
-            member.told.weight,
-        )
+        member_id: member.candidate
+        if not member.told.topic_regex
+        else member.candidate._replace(topics=group.topics_of(member.told))
         for member_id, member in sorted(group.members.items())
     }
     names = sorted(subscribed_topics(group) & topics.partitions.keys())
