@@ -13,7 +13,7 @@ from chaos.checkers import Violation
 from chaos.history import Event
 from chaos.logs import CommitPlace
 
-_TIMEOUT_S = 300
+_TIMEOUT_S = 900
 
 
 def installed() -> bool:

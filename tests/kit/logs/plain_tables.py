@@ -6,8 +6,10 @@ which topics there are, is what the core's own replay says.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 from kit.logs import plain_incremental
 from muster_core.config import GroupConfig
@@ -23,7 +25,8 @@ _Named = common_pb2.PartitionNames.Partition
 _Partition = tuple[str, int]
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Read:
     """An entry of a log, decoded."""
 
     position: Position
@@ -34,9 +37,24 @@ class Read(NamedTuple):
     def at_ms(self) -> int:
         return self.record.written_at_ms
 
-    @property
+    @cached_property
     def message(self) -> Any:
         return getattr(self.record, self.kind)
+
+    @cached_property
+    def given(self) -> dict[_Partition, tuple[str, Position]]:
+        """Of an assignment: who was given each partition, and with which token."""
+        given = {}
+        for row in self.message.members:
+            assignment = _parsed(common_pb2.Assignment, row.assignment)
+            if assignment is None:
+                continue
+            kept = {(one.topic, one.partition): Position.from_proto(one.position) for one in row.kept_tokens}
+            for one in assignment.partitions:
+                for number in one.partitions:
+                    token = kept.get((one.topic, number), self.position)
+                    given[one.topic, number] = row.member_id, token
+        return given
 
 
 def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> dict[str, Table]:
@@ -147,7 +165,7 @@ def _ids_before(reads: Sequence[Read], group_id: str) -> set[str]:
 
 def _moves(reads: Sequence[Read], assigned: Read) -> dict[str, int]:
     """What moved, and the fewest moves, by trying every way to hand out the shares."""
-    given = {partition: member_id for partition, (member_id, _) in _given(assigned).items()}
+    given = {partition: member_id for partition, (member_id, _) in assigned.given.items()}
     before = _last_owners(reads, assigned.message.group_id)
     moves = sum(before.get(partition) != member_id for partition, member_id in given.items())
     shares = Counter(given.values())
@@ -236,20 +254,6 @@ def _stored_member(read: Read, member_id: str) -> records_pb2.Member:
 # --- assignments
 
 
-def _given(read: Read) -> dict[_Partition, tuple[str, Position]]:
-    given = {}
-    for row in read.message.members:
-        assignment = _parsed(common_pb2.Assignment, row.assignment)
-        if assignment is None:
-            continue
-        kept = {(one.topic, one.partition): Position.from_proto(one.position) for one in row.kept_tokens}
-        for one in assignment.partitions:
-            for number in one.partitions:
-                token = kept.get((one.topic, number), read.position)
-                given[one.topic, number] = row.member_id, token
-    return given
-
-
 def _parsed(kind: Any, data: bytes) -> Any:
     try:
         message = kind.FromString(data)
@@ -277,7 +281,7 @@ def assignments(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
     """
     for begin, read in enumerate(reads):
         if read.kind == "assignment_committed":
-            for partition, (member_id, token) in _given(read).items():
+            for partition, (member_id, token) in read.given.items():
                 if token == read.position:
                     yield _interval(reads, begin, partition, member_id, read.message.generation)
         elif read.kind == "member_replaced":
@@ -324,7 +328,7 @@ def _end_of(
         about = read.kind == "topics_seen" and partition[0] in read.message.topics
         if not about and (not read.kind or getattr(read.message, "group_id", None) != group_id):
             continue
-        if read.kind == "assignment_committed" and _given(read).get(partition) == (member_id, token):
+        if read.kind == "assignment_committed" and read.given.get(partition) == (member_id, token):
             ended = None, None
             continue
         by = _ending(read, partition, member_id)

@@ -117,7 +117,7 @@ def main(
                 position += 1
                 await partition.commit(position)
                 sink.committed(partition.number, position)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.3)
         finally:
             sink.end(partition.number, partition.token)
 
