@@ -35,6 +35,7 @@ FOOT = """## Around the services
 | `MUSTER_TLS_…_FILE` | also the Python client, `muster` | certificates, PEM; plain text without any |
 | `MUSTER_TOKEN_FILE` | the Python client, `muster` | file of a token that says who they are |
 | `MUSTER_TOKEN_PLAIN_TEXT` | the Python client, `muster` | whether it may be sent without TLS; `false` |
+| `MUSTER_ROLLOUT_HOLD_MS` | the Python client | `rollout_hold_ms` of its members; 0 by default |
 | `MUSTER_HOST` | `docker-compose.yml` | what workers outside of Docker reach the coordinators at |
 | `MUSTER_VERSION` | `docker-compose.yml` | tag of the images |
 | `MUSTER_OTLP` | `docker-compose.yml` | collector of traces; none by default ([metrics.md](metrics.md)) |

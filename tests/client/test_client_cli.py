@@ -332,11 +332,39 @@ async def test_weights_are_shown_where_members_have_any(cluster: ScriptedCluster
     a.script["ConsumerGroupDescribe"].append(incremental_pb2.ConsumerGroupDescribeResponse(groups=[detail]))
     code, out, _ = await cli(cluster, "groups", "describe", "g")
     assert code == 0
+    assert "held back" not in out
     assert [line.split()[:4] for line in out.splitlines()[-3:]] == [
         ["MEMBER", "HOST", "CLIENT", "WEIGHT"],
         ["m-1", "h", "-", "1"],
         ["m-2", "h", "-", "4"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("hold", "text"),
+    [
+        ({}, "moves are held back until `muster groups set` ends it (hold)"),
+        (
+            {"member_id": "m-1", "began_ms": 1, "until_ms": 60_000},
+            "moves are held back until 1970-01-01 00:01:00 UTC: i joined with rollout_hold_ms",
+        ),
+    ],
+)
+async def test_who_holds_moves_back_is_shown(
+    cluster: ScriptedCluster, hold: dict[str, Any], text: str
+) -> None:
+    """INC-174."""
+    group = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="g", state=coordinator_pb2.GROUP_STATE_STABLE, generation=4, type="consumer"
+    )
+    detail = incremental_pb2.ConsumerGroupDescribeResponse.Group(group_id="g")
+    detail.members.add(member_id="m-1", group_instance_id="i", revocation_remaining_ms=-1)
+    detail.hold.CopyFrom(incremental_pb2.ConsumerGroupDescribeResponse.Hold(**hold))
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
+    a.script["ConsumerGroupDescribe"].append(incremental_pb2.ConsumerGroupDescribeResponse(groups=[detail]))
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert (code, out.splitlines()[-1]) == (0, text)
 
 
 async def test_what_is_on_its_way_in_an_incremental_group_is_shown(cluster: ScriptedCluster) -> None:

@@ -256,6 +256,20 @@ def test_a_life_that_ended_while_the_loop_was_blocked_is_lost_before_a_beat_coun
     assert standing.alive
 
 
+def test_a_deployment_says_for_all_its_workers_how_long_moves_are_held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert muster.MemberConfig().rollout_hold_ms == 0
+    monkeypatch.setenv("MUSTER_ROLLOUT_HOLD_MS", "120000")
+    assert muster.MemberConfig().rollout_hold_ms == 120_000
+    assert muster.MemberConfig(rollout_hold_ms=0).rollout_hold_ms == 0
+    monkeypatch.setenv("MUSTER_ROLLOUT_HOLD_MS", "2m")
+    with pytest.raises(
+        muster.SettingsError, match="MUSTER_ROLLOUT_HOLD_MS: must be a whole number, not '2m'"
+    ):
+        muster.MemberConfig()
+
+
 def test_the_grace_counts_only_with_a_stream() -> None:
     assert muster.MemberConfig().grace_ms == 3_000
     assert muster.MemberConfig(group_instance_id="blue").grace_ms == 0

@@ -98,18 +98,31 @@ def test_only_what_changes_is_touched() -> None:
 def test_a_join_says_everything_and_what_follows_only_what_changes() -> None:
     life = Life(SESSION_MS)
     life.on_stream = False
-    identity = Identity("g", "m", ("t", "u"), REBALANCE_MS, "i", "rack", "client", "range", weight=4)
+    identity = Identity(
+        "g", "m", ("t", "u"), REBALANCE_MS, "i", "rack", "client", "range", weight=4, rollout_hold_ms=90_000
+    )
     one = Membership(identity, life, PATIENCE_MS)
     asked = one.ask(START_MS)
     join = asked.request
     assert (join.member_epoch, join.rebalance_timeout_ms, join.rack_id) == (0, REBALANCE_MS, "rack")
-    assert join.weight == 4
+    assert (join.weight, join.rollout_hold_ms) == (4, 90_000)
     assert (list(join.topics.names), join.server_assignor, listed(join)) == (["t", "u"], "range", set())
     assert join.group_instance_id == "i"
     one.hear(asked, answer(10), START_MS)
     beat = one.ask(START_MS + 10).request
     assert (beat.HasField("topics"), beat.HasField("rebalance_timeout_ms")) == (False, False)
     assert (beat.HasField("rack_id"), beat.server_assignor, beat.group_instance_id) == (False, "", "i")
+
+
+def test_one_that_comes_back_is_no_deployment() -> None:
+    """INC-170: whoever was removed joins again, and holds nothing back by that."""
+    identity = Identity("g", "m", ("t",), REBALANCE_MS, rollout_hold_ms=90_000)
+    one = Membership(identity, Life(SESSION_MS), PATIENCE_MS)
+    first = one.ask(START_MS)
+    one.hear(first, answer(10), START_MS)
+    again(one, START_MS + 100, refusal(common_pb2.ERROR_CODE_FENCED_MEMBER_EPOCH))
+    second = one.ask(START_MS + 200).request
+    assert (first.request.rollout_hold_ms, second.member_seq, second.rollout_hold_ms) == (90_000, 2, 0)
 
 
 def test_older_news_is_dropped() -> None:

@@ -51,6 +51,7 @@ MEMBER: list[Case] = [
     ({"session": "yes"}, "session: must be True or False, not 'yes'"),
     ({"client_id": None}, "client_id: must be text, not None"),
     ({"rack_id": 5}, "rack_id: must be text, not 5"),
+    ({"rollout_hold_ms": 3_600_001}, "rollout_hold_ms: 3600001 is not between 0 and 3600000"),
     ({"weight": 0}, "weight: 0 is not between 1 and 100"),
     ({"weight": 101}, "weight: 101 is not between 1 and 100"),
     ({"group_instance_id": None}, "group_instance_id: must be text, not None"),

@@ -107,6 +107,11 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
             "weight",
             "100",
         ),
+        (
+            incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", rollout_hold_ms=3_600_001),
+            "rollout_hold_ms",
+            "3,600,000",
+        ),
         (join(reason="x" * 256), "reason", "255"),
         (join(reason="\x1b[2Jgone"), "reason", "control"),
         (join(reason="a\nb"), "reason", "control"),

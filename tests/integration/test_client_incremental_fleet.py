@@ -5,7 +5,7 @@ from pathlib import Path
 
 import muster
 import pytest
-from kit.clusters.fenced_fleet import GROUP, Fleet
+from kit.clusters.fenced_fleet import GROUP, PARTITIONS, Fleet
 from kit.clusters.server_cluster import all_served, find, running
 from kit.workers import line_with, worker
 
@@ -88,6 +88,43 @@ async def test_a_group_grows_and_its_members_weigh_and_only_what_moves_stops(tmp
             await changes(topics.add_partitions(GROUP, {f"p{heavy}": 5}), 2, a=5, b=5, c=6)
             light = next(number for number, owner in fleet.held().items() if owner == "a")
             await changes(topics.remove_partitions(GROUP, [f"p{light}"]), 0, a=4, b=5, c=6)
+        finally:
+            for name in tuple(fleet.workers):
+                await fleet.stop(name)
+        assert fleet.sink.rows("SELECT * FROM wrong") == []
+
+
+async def test_a_rolling_deployment_moves_each_partition_once_and_through_a_fail_over(tmp_path: Path) -> None:
+    """INC-170, INC-172: from who leaves to who is new; an operator ends the hold."""
+    async with running(tmp_path / "cluster", redis_nodes=1) as cluster:
+        await all_served(cluster.servers)
+        fleet = Fleet(tmp_path, cluster.servers, "incremental")
+        try:
+            for name in ("a", "b", "c"):
+                fleet.start(name)
+            await fleet.shared()
+            begun = fleet.starts()
+            for old, new in (("a", "d"), ("b", "e"), ("c", "f")):
+                before, starts = fleet.held(), fleet.starts()
+                fleet.start(new, rollout_hold_ms=600_000)
+                await fleet.joined(new)
+                await fleet.stop(old)
+                await fleet.has(**dict.fromkeys(fleet.workers, PARTITIONS // 3))
+                fleet.only_moved(before, starts)
+                if new == "d":
+                    owner = await find(cluster.servers, GROUP)
+                    await next(p for p in cluster.coordinators if owner.endswith(f":{p.port}")).kill()
+                    await fleet.progresses()
+            assert fleet.starts() == {number: count + 1 for number, count in begun.items()}
+            fleet.start("g", rollout_hold_ms=600_000)
+            await fleet.joined("g")
+            await fleet.progresses()
+            assert "g" not in fleet.held().values()
+            async with muster.Cluster(cluster.servers) as operator:
+                detail = await operator.describe_incremental_group(GROUP)
+                assert detail.hold.member_id.startswith("g-")
+                await operator.alter_group_settings(GROUP, {"hold": False})
+            await fleet.shared()
         finally:
             for name in tuple(fleet.workers):
                 await fleet.stop(name)

@@ -280,6 +280,8 @@ def settings_for(random: Any, *, unary: bool, static: str, protocol: Protocol) -
         session=not unary,
         topic_refresh_interval_ms=10_000,
         protocol=protocol,
+        weight=random.choice((1, 1, 2, 3)),
+        rollout_hold_ms=random.choice((0, 0, 5_000, 15_000)),
     )
     if static:
         settings["group_instance_id"] = static

@@ -17,6 +17,7 @@ MemberProtocol: TypeAlias = Literal["auto", "classic", "incremental"]
 """Kinds of groups that a member takes part in."""
 
 LONGEST_TIMEOUT_MS = 1_800_000
+ROLLOUT_HOLD = "MUSTER_ROLLOUT_HOLD_MS"
 DISCONNECT_GRACE_MS = 3_000
 """Default of a dynamic member."""
 
@@ -28,6 +29,7 @@ class MemberSettings(TypedDict, total=False):
     client_id: str
     rack_id: str
     weight: int
+    rollout_hold_ms: int | None
     session_timeout_ms: int
     session: bool
     beat_interval_ms: int
@@ -54,6 +56,11 @@ class MemberConfig:
         rack_id: where the member runs, for assignors that use it. Empty: unknown.
         weight: how much the member can do beside the others, 1 to 100: in an incremental group it is given so
             much more of the work. Assignors of classic groups do not look at it.
+        rollout_hold_ms: a deployment runs when the member starts: in an incremental group nothing is taken
+            from a living member for so long, to give it to another one; later members that start make that
+            longer, up to an hour in all. What nobody has is given out, and a group that starts holds nothing
+            back. None: what the environment variable MUSTER_ROLLOUT_HOLD_MS says, else 0; the attribute then
+            has that value.
         session_timeout_ms: how long the member may be silent before its partitions go to others.
         session: keep one stream open to each coordinator, shared by all members of a `Cluster`; False: make
             unary calls of everything, as with a server that has no streams.
@@ -90,6 +97,7 @@ class MemberConfig:
     client_id: str = field(default_factory=lambda: f"{socket.gethostname()[:100]}-{os.getpid()}")
     rack_id: str = ""
     weight: int = 1
+    rollout_hold_ms: int | None = None
     session_timeout_ms: int = 45_000
     session: bool = True
     beat_interval_ms: int = 500
@@ -135,6 +143,9 @@ class MemberConfig:
         check_at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
         check_at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
         check_between("weight", self.weight, 1, limits.MEMBER_WEIGHT_MAX)
+        hold_ms = _hold_of_environment() if self.rollout_hold_ms is None else self.rollout_hold_ms
+        check_between("rollout_hold_ms", hold_ms, 0, limits.ROLLOUT_HOLD_MAX_MS)
+        object.__setattr__(self, "rollout_hold_ms", hold_ms)
         if isinstance(self.assignors, str):
             raise SettingsError("assignors", f"must be a list, such as [{self.assignors!r}]")
         asked: MemberSettings = {
@@ -182,6 +193,19 @@ def protocol_of(settings: MemberSettings) -> MemberProtocol:
             "is used in classic groups alone, where a member assigns: leave it out, or have protocol='auto'",
         )
     return protocol
+
+
+def _hold_of_environment() -> int:
+    """What a deployment sets for all its workers.
+
+    Raises:
+        SettingsError: it is no number.
+    """
+    value = os.environ.get(ROLLOUT_HOLD, "") or "0"
+    try:
+        return int(value)
+    except ValueError:
+        raise SettingsError(ROLLOUT_HOLD, f"must be a whole number, not {value!r}") from None
 
 
 def check_group_id(group_id: str) -> str:

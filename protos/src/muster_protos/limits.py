@@ -36,6 +36,9 @@ PARTITION_WEIGHT_MAX: Final = 1_000_000
 MEMBER_WEIGHT_MAX: Final = 100
 """Weight of a member, from 1."""
 
+ROLLOUT_HOLD_MAX_MS: Final = 3_600_000
+"""For how long a member that joins may ask that moves are held back."""
+
 REQUEST_MAX_BYTES: Final = 4 << 20
 """A call of the group protocol; some have a lower limit."""
 

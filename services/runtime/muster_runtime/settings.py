@@ -19,7 +19,10 @@ PREFIX = "MUSTER_"
 """What every variable of Muster begins with."""
 
 TOOL_VARIABLES = frozenset(
-    {"MUSTER_DEV_PORTS", "MUSTER_PYTHON", "MUSTER_SERVERS", "MUSTER_TOKEN_FILE", "MUSTER_TOKEN_PLAIN_TEXT"}
+    {
+        *("MUSTER_DEV_PORTS", "MUSTER_PYTHON", "MUSTER_ROLLOUT_HOLD_MS", "MUSTER_SERVERS"),
+        *("MUSTER_TOKEN_FILE", "MUSTER_TOKEN_PLAIN_TEXT"),
+    }
 )
 """Variables that clients and scripts read; they are known, and mean nothing to a service."""
 

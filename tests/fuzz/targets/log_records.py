@@ -37,6 +37,7 @@ KINDS = (
     *("member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_subscribed"),
     "group_settings_altered",
     *("member_went_away", "instance_moved", "member_removed", "member_stepped", "expression_resolved"),
+    "moves_held",
 )
 MEMBERS = ("m1", "m2", "m3", "m4")
 EXPRESSIONS = ("t.*", "u|v")
@@ -163,6 +164,8 @@ def _make_incremental(source: Draw, kind: str, part: Any) -> None:
         part.member.member_id = source.choice(MEMBERS)
         part.member.group_instance_id = INSTANCES[part.member.member_id]
         part.member.topic_regex = source.choice((*EXPRESSIONS, ""))
+    if kind == "moves_held":
+        part.began_ms, part.until_ms = 0, source.choice((0, 50, 5_000))
     if kind == "expression_resolved":
         part.expression = source.choice(EXPRESSIONS)
     if kind in ("epoch_raised", "target_assigned", "member_stepped"):

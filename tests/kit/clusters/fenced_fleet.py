@@ -1,11 +1,13 @@
 """Worker processes that share a sink which notices two owners at a time."""
 
+import asyncio
 import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import muster
 from kit.started.fenced_worker import Sink
 from kit.waiting import until
 from muster_server.child_process import ChildProcess
@@ -82,6 +84,15 @@ class Fleet:
     async def has(self, **shares: int) -> None:
         """Waits until the workers have so many partitions, and nobody else has any."""
         await until(lambda: Counter(self.held().values()) == shares, f"shares of {shares}", PATIENCE_S)
+
+    async def joined(self, name: str) -> None:
+        """Waits until a worker is a member, whatever it has."""
+        async with muster.Cluster(self._servers) as cluster:
+            while True:
+                group = await cluster.describe_group(GROUP)
+                if any(member.client_id == name for member in group.members):
+                    return
+                await asyncio.sleep(0.1)
 
     async def progresses(self) -> None:
         """Waits until every partition was committed three times more."""

@@ -126,7 +126,7 @@ class DrawnCalls:
             request.server_assignor = pick(_ASSIGNORS)
         if self._happens(0.3):
             request.rack_id = "r"
-        request.weight = pick([0, 0, 1, 2, 7])
+        request.weight, request.rollout_hold_ms = pick([0, 0, 1, 2, 7]), pick([0, 0, 0, 300, 30_000])
         if not self._happens(self._numbered):
             return request, False
         self._number(request, group)

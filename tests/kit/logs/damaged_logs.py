@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, pairwise
 
+from kit.logs.damaged_holds import HOLD_DAMAGES
 from kit.logs.damaged_incremental import INCREMENTAL_DAMAGES
 from kit.logs.damaged_reversions import REVERSION_DAMAGES
 from kit.logs.forged_members import FORGED_MEMBERS
@@ -468,7 +469,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
     for make in makes
 ) + tuple(
     Damage(invariant, make)
-    for damages in (INCREMENTAL_DAMAGES, REVERSION_DAMAGES)
+    for damages in (INCREMENTAL_DAMAGES, REVERSION_DAMAGES, HOLD_DAMAGES)
     for invariant, makes in damages.items()
     for make in makes
 )

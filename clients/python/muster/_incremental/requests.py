@@ -18,6 +18,8 @@ JOIN, LEAVE, AWAY = 0, -1, -2
 """Epochs of a request that joins, that leaves, and that leaves for a while."""
 
 PROCESS_ID_BYTES = 16
+FIRST_SEQ = 1
+"""Number of a member's first join."""
 
 
 class Place(NamedTuple):
@@ -56,6 +58,7 @@ class Identity:
         group_instance_id: its static id; empty: dynamic.
         rack_id: where it runs; empty: unknown.
         weight: how much it can do beside the others.
+        rollout_hold_ms: for how long its first join holds moves back.
         client_id: its name for people.
         server_assignor: which assignor it prefers; empty: whichever the group has.
         session_timeout_ms: how long it may be silent; 0: as the coordinator says.
@@ -76,6 +79,7 @@ class Identity:
     disconnect_grace_ms: int = 0
     weight: int = 1
     can_be_classic: bool = False
+    rollout_hold_ms: int = 0
     secret: bytes = field(default=b"", repr=False)
 
     def request(self, epoch: int, member_seq: int, process_id: bytes) -> ConsumerGroupHeartbeatRequest:
@@ -100,6 +104,8 @@ class Identity:
         request.session_timeout_ms = self.session_timeout_ms
         request.disconnect_grace_ms = self.disconnect_grace_ms
         request.weight = self.weight
+        if request.member_seq == FIRST_SEQ:  # one that comes back is no deployment
+            request.rollout_hold_ms = self.rollout_hold_ms
         if self.rack_id:
             request.rack_id = self.rack_id
         if self.server_assignor:

@@ -88,6 +88,7 @@ class Participation:
             group_instance_id=config.group_instance_id,
             rack_id=config.rack_id,
             weight=config.weight,
+            rollout_hold_ms=(config.rollout_hold_ms or 0) if seat is None else 0,
             client_id=config.client_id,
             server_assignor=_preferred(config, topics),
             can_be_classic=config.protocol == "auto",

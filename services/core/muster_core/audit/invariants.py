@@ -358,6 +358,15 @@ INVARIANTS: dict[str, Invariant] = {
             "before; owners and tokens are followed across it.",
         ),
         Invariant(
+            "I10",
+            "While a deployment holds moves back no target moves anything between living members, and a hold "
+            "is made longer by its members' joins alone, within an hour.",
+            "holds and targets",
+            Severity.SERIOUS,
+            "Each record of a hold against the one before; what each target takes and gives against the "
+            "members that name the topic.",
+        ),
+        Invariant(
             "C1",
             "A topic's partitions only grow, and only a topic that is there is removed.",
             "changes of topics",

@@ -9,6 +9,7 @@ from muster_protos.muster.log.v1 import incremental_pb2
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Held, Member, Told
 from muster_core.incremental.partitions import named_in
+from muster_core.incremental.rollout import Hold
 from muster_core.position import NOWHERE, Position
 
 
@@ -122,6 +123,17 @@ def _removed(group: IncrementalGroup, _: Position, record: incremental_pb2.Membe
     member = group.members[record.member_id]
     group.remove(record.member_id)
     _forget_expression(group, member, None)
+    if not group.members:
+        group.hold = None
+
+
+def _held(group: IncrementalGroup, _: Position, record: incremental_pb2.MovesHeld) -> None:
+    if record.until_ms:
+        group.hold = Hold(record.member_id, record.began_ms, record.until_ms, record.is_start)
+    elif group.holds_moves:
+        group.hold = Hold(freed_epoch=group.epoch + 1)  # which the next record raises
+    else:
+        raise ValueError(f"group {record.group_id!r} ends a hold that it does not have")
 
 
 _APPLIERS: dict[str, Callable[[IncrementalGroup, Position, Any], None]] = {
@@ -133,6 +145,7 @@ _APPLIERS: dict[str, Callable[[IncrementalGroup, Position, Any], None]] = {
     "instance_moved": _instance_moved,
     "member_removed": _removed,
     "expression_resolved": _resolved,
+    "moves_held": _held,
 }
 
 KINDS = frozenset(_APPLIERS)

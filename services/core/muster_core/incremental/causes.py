@@ -115,6 +115,15 @@ def expressions_resolved(at_ms: int) -> Cause:
     )
 
 
+def hold_ended(at_ms: int) -> Cause:
+    """The cause "what a deployment held back may move now"."""
+    return Cause(
+        kind=METADATA_CHANGED,
+        sentence="The time was over for which a deployment held moves back.",
+        at_ms=at_ms,
+    )
+
+
 def share_waits(at_ms: int) -> Cause:
     """The cause "who should have got a share is gone, or is another one"."""
     return Cause(

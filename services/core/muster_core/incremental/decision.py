@@ -11,6 +11,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import by_topic
 from muster_core.incremental.reconciliation import Report, Step, next_step
+from muster_core.incremental.rollout import Hold
 from muster_core.incremental.target import Changes
 from muster_core.position import NOWHERE, Position
 
@@ -77,6 +78,21 @@ class Decision:
             group_id=self._group_id, expression=expression, topics=sorted(topics)
         )
         self._add("expression_resolved", message)
+
+    def hold(self, hold: Hold) -> None:
+        """A member's join holds moves back, or the group starts."""
+        message = incremental_pb2.MovesHeld(
+            group_id=self._group_id,
+            member_id=hold.member_id,
+            began_ms=hold.began_ms,
+            until_ms=hold.until_ms,
+            is_start=hold.is_start,
+        )
+        self._add("moves_held", message)
+
+    def end_hold(self) -> None:
+        """Moves are not held back any more; the next record raises the epoch."""
+        self._add("moves_held", incremental_pb2.MovesHeld(group_id=self._group_id))
 
     def raise_epoch(self, cause: common_pb2.RebalanceCause, topics_hash: bytes) -> None:
         """What the assignment depends on has changed."""

@@ -10,6 +10,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import NONE, TopicPartition
+from muster_core.incremental.rollout import Hold
 from muster_core.position import NOWHERE, Position
 
 _Key = TypeVar("_Key")
@@ -54,6 +55,7 @@ class IncrementalGroup:
         held_bytes: about what its members hold in memory.
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
+        hold: what members' joins have made of the moves that are held back; None: nothing yet.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -73,6 +75,7 @@ class IncrementalGroup:
         self.held_bytes = 0
         self.converted = NOWHERE
         self.converted_generation = 0
+        self.hold: Hold | None = None
 
     def draft(self) -> "IncrementalGroup":
         """A copy that shares all that is not changed in it."""
@@ -83,7 +86,7 @@ class IncrementalGroup:
         copy.owners = _Overlay(self.owners)
         copy.wanting = _Overlay(self.wanting)
         copy.statics = _Overlay(self.statics)
-        copy.renewed = self.renewed
+        copy.renewed, copy.hold = self.renewed, self.hold
         copy.converted, copy.converted_generation = self.converted, self.converted_generation
         copy.expressions = _Overlay(self.expressions)
         copy.subscriptions, copy.listed = self.subscriptions, self.listed
@@ -121,6 +124,11 @@ class IncrementalGroup:
     def owes_nothing(self, member: Member) -> bool:
         """Whether all that a member has is in its target, and of no topic that was deleted since."""
         return member.is_within_target and not member.stale(self.renewed)
+
+    @property
+    def holds_moves(self) -> bool:
+        """Whether a member's join holds back what would move from one living member to another."""
+        return self.hold is not None and self.hold.is_on
 
     @property
     def has_stream_members(self) -> bool:

@@ -1,8 +1,7 @@
 """What a heartbeat does to its group: the answer, and the records that make it true.
 
 Whoever names its join (`member_seq`, `process_id`) and what it has heard (`version`) is judged by these
-alone; everybody
-else as Kafka 4.1 does, by epochs (conformance HQ-01 to HQ-37).
+alone; everybody else as Kafka 4.1 does, by epochs (conformance HQ-01 to HQ-37).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Member, Told
 from muster_core.incremental.partitions import NONE, Partitions, named_in
 from muster_core.incremental.reconciliation import Report
+from muster_core.incremental.rollout import held_by_join
 from muster_core.incremental.target import (
     Expressions,
     ServerAssignor,
@@ -57,6 +57,7 @@ class Surroundings:
         expressions: what judges expressions; None: there are no subscriptions by them.
         session_ms: what is set for the group as session of whoever joins; 0: what that asks for.
         grace_ms: what is set as its disconnect grace.
+        may_hold: whether members may hold back moves.
     """
 
     topics: Topics
@@ -74,6 +75,7 @@ class Surroundings:
     expressions: Expressions | None = None
     session_ms: int = 0
     grace_ms: int = 0
+    may_hold: bool = True
 
 
 class Refused(Exception):
@@ -202,7 +204,7 @@ class Turn:
         self._around = around
         self._before: Partitions = NONE
         self._told_before = Told(request.member_id)
-        self._is_new = False
+        self._is_new = self._joins_anew = self._is_first = False
         self._when = When.NOW
         self._compared = False
 
@@ -262,6 +264,7 @@ class Turn:
         elif request.member_seq < member.told.member_seq:
             raise Refused(error_code.FENCED_MEMBER_EPOCH, "the process has joined again since")
         elif request.member_seq > member.told.member_seq:
+            self._joins_anew = True
             self._decision.subscribe(self._told(member.told), joined=True)
         elif member.is_away:
             raise Refused(error_code.FENCED_MEMBER_EPOCH, "the member has left for a while under this join")
@@ -278,7 +281,7 @@ class Turn:
         if not is_free or (request.member_seq and named != holder.joined):
             text = "another process has the place of the static id, or of the member id"
             raise Refused(error_code.UNRELEASED_INSTANCE_ID, text, holder.joined)
-        self._told_before = holder.told
+        self._told_before, self._joins_anew = holder.told, True
         told = replace(
             holder.told,
             member_id=request.member_id,
@@ -296,12 +299,13 @@ class Turn:
         self._decision.replace(holder.member_id, told)
 
     def _take_in(self) -> None:
-        self._is_new = True
+        self._is_new = self._joins_anew = True
+        self._is_first = not self._decision.group.members
         self._decision.subscribe(self._told(Told(self._request.member_id)), joined=True)
 
     def _begin_anew(self, member: Member) -> None:
         """A join without a number, of a member that is known, declares to work on nothing."""
-        self._told_before = member.told
+        self._told_before, self._joins_anew = member.told, True
         if member.held:
             self._decision.subscribe(self._told(member.told), joined=True)
 
@@ -375,6 +379,8 @@ class Turn:
         self._check_expression(told)
         if told != member.told:
             decision.subscribe(told, joined=False)
+        if self._joins_anew and self._request.rollout_hold_ms and around.may_hold:
+            self._hold()
         # Kafka leaves a member that drops its expression what that matched, until something else changes.
         gave_up = told.is_numbered and bool(self._told_before.topic_regex) and not told.topic_regex
         changed = told.topics != self._told_before.topics or self._takes_up(told) or gave_up
@@ -387,6 +393,20 @@ class Turn:
             around.topics.hash_of(subscribed_topics(decision.group)) != decision.group.topics_hash
         )
         return self._cause(changed=changed) if changed or others_changed or is_first else None
+
+    def _hold(self) -> None:
+        """Its join holds moves back (docs/safety.md, INC-170)."""
+        request, group = self._request, self._decision.group
+        hold = held_by_join(
+            group.hold,
+            request.member_id,
+            request.rollout_hold_ms,
+            self._around.wall_ms,
+            group.target_epoch,
+            is_first=self._is_first,
+        )
+        if hold is not None:
+            self._decision.hold(hold)
 
     def _check_expression(self, told: Told) -> None:
         """Looks at an expression that is new for the member (conformance HQ-20).

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.hold import holding
 from muster_core.incremental.member import Member
 from muster_core.incremental.target import (
     ServerAssignor,
@@ -67,4 +68,5 @@ def assign_due(
     if group.epoch > group.target_epoch:
         name = preferred_assignor(group, assignors)
         question = question_of(group, topics, alike=alike)
-        decision.assign(name, group.epoch, changes_of(question, assignors[name](question)))
+        assignor = holding(assignors[name]) if group.holds_moves else assignors[name]
+        decision.assign(name, group.epoch, changes_of(question, assignor(question)))

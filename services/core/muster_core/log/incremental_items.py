@@ -8,6 +8,7 @@ from muster_protos.muster.log.v1 import incremental_pb2, snapshot_pb2
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import TopicPartition, by_topic, named_in
+from muster_core.incremental.rollout import Hold
 from muster_core.position import NOWHERE, Position
 
 
@@ -25,6 +26,7 @@ def items_of(group: IncrementalGroup) -> Iterator[snapshot_pb2.SnapshotItem]:
             ],
             converted=group.converted.to_proto() if group.converted != NOWHERE else None,
             converted_generation=group.converted_generation,
+            hold=incremental_pb2.IncrementalState.Hold(**group.hold._asdict()) if group.hold else None,
         )
     )
     for member_id in sorted(group.members):
@@ -62,6 +64,9 @@ def state_of(state: incremental_pb2.IncrementalState) -> IncrementalGroup:
     group.renewed = {one.topic: Position.from_proto(one.deleted) for one in state.renewed}
     group.converted = Position.from_proto(state.converted)
     group.converted_generation = state.converted_generation
+    if state.HasField("hold"):
+        hold = state.hold
+        group.hold = Hold(hold.member_id, hold.began_ms, hold.until_ms, hold.is_start, hold.freed_epoch)
     return group
 
 

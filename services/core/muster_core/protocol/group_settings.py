@@ -17,7 +17,7 @@ from muster_core.incremental.decision import Decision
 from muster_core.incremental.upkeep import tend
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.conversions import Conversions
-from muster_core.protocol.incremental.settings import assignors_of
+from muster_core.protocol.incremental.settings import assignors_of, may_hold
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.state.group import Group
@@ -79,14 +79,19 @@ class SettingsChanges:
     def _what_follows(
         self, group: Group, before: GroupSettings, after: GroupSettings
     ) -> list[records_pb2.Record]:
-        """Another assignor assigns anew, and so does the end of a hold (INC-123, INC-124)."""
+        """Another assignor assigns anew, and so does the end of a hold (INC-123, INC-124, INC-173)."""
         context, incremental = self._context, group.incremental
         changed = [name for name in ("assignor", "hold") if getattr(before, name) != getattr(after, name)]
+        ends = incremental is not None and incremental.holds_moves and not may_hold(after)
+        if ends and "hold" not in changed:
+            changed.append("hold")
         if incremental is None or not incremental.members or not changed:
             return []
         if changed == ["hold"] and after.hold:
             return []
         decision = Decision(incremental, group.group_id, context.record)
+        if ends:
+            decision.end_hold()
         decision.raise_epoch(causes.settings_changed(changed, context.now.wall_ms), incremental.topics_hash)
         assignors = assignors_of(context.room.assignors, after)
         tend(decision, topics_of(context.catalog), assignors, partial(self._targets.when, group))

@@ -92,6 +92,7 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    ROLLOUT_HOLD_MS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -134,6 +135,11 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     """How much it can do beside the other members, 1 to 100: it is given so much more of the work. 0: 1 when it joins, else as
     it was.
     """
+    rollout_hold_ms: _builtins.int
+    """A deployment runs: from this join on nothing is taken from a living member to give it to another one for so long, ms, at
+    most 3,600,000; what nobody has is given out. Later joins make that longer, but not longer than an hour in all. 0: not.
+    Counts with a join, and not while a group starts that was empty.
+    """
     @_builtins.property
     def topics(self) -> Global___ConsumerGroupHeartbeatRequest.TopicNames:
         """What it subscribes to. Needed to join, or an expression is."""
@@ -174,10 +180,11 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
         session_timeout_ms: _builtins.int = ...,
         disconnect_grace_ms: _builtins.int = ...,
         weight: _builtins.int = ...,
+        rollout_hold_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "group_instance_id", b"group_instance_id", "owned", b"owned", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "rollout_hold_ms", b"rollout_hold_ms", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015
@@ -505,6 +512,7 @@ class ConsumerGroupDescribeResponse(_message.Message):
         COORDINATOR_FIELD_NUMBER: _builtins.int
         ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
         CAUSE_FIELD_NUMBER: _builtins.int
+        HOLD_FIELD_NUMBER: _builtins.int
         error_code: _common_pb2.ErrorCode.ValueType
         """NONE, or GROUP_ID_NOT_FOUND: there is none, or it is a classic one."""
         group_id: _builtins.str
@@ -533,6 +541,10 @@ class ConsumerGroupDescribeResponse(_message.Message):
         def cause(self) -> _common_pb2.RebalanceCause:
             """Why its epoch was raised last."""
 
+        @_builtins.property
+        def hold(self) -> Global___ConsumerGroupDescribeResponse.Hold:
+            """Moves between living members are held back; absent: they are not."""
+
         def __init__(
             self,
             *,
@@ -547,10 +559,39 @@ class ConsumerGroupDescribeResponse(_message.Message):
             coordinator: _common_pb2.Coordinator | None = ...,
             error_message: _builtins.str = ...,
             cause: _common_pb2.RebalanceCause | None = ...,
+            hold: Global___ConsumerGroupDescribeResponse.Hold | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "hold", b"hold"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "group_epoch", b"group_epoch", "group_id", b"group_id", "members", b"members", "server_assignor", b"server_assignor", "shard_epoch", b"shard_epoch", "state", b"state"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "group_epoch", b"group_epoch", "group_id", b"group_id", "hold", b"hold", "members", b"members", "server_assignor", b"server_assignor", "shard_epoch", b"shard_epoch", "state", b"state"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Hold(_message.Message):
+        """Why moves are held back."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMBER_ID_FIELD_NUMBER: _builtins.int
+        BEGAN_MS_FIELD_NUMBER: _builtins.int
+        UNTIL_MS_FIELD_NUMBER: _builtins.int
+        member_id: _builtins.str
+        """Member whose join asked for it last; empty: an operator did, until an operator ends it."""
+        began_ms: _builtins.int
+        """When it began, wall clock, ms since 1970; 0: not known."""
+        until_ms: _builtins.int
+        """When it ends if no further join makes it longer, wall clock, ms since 1970; 0: an operator ends it."""
+        def __init__(
+            self,
+            *,
+            member_id: _builtins.str = ...,
+            began_ms: _builtins.int = ...,
+            until_ms: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["began_ms", b"began_ms", "member_id", b"member_id", "until_ms", b"until_ms"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

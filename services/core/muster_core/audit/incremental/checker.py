@@ -11,6 +11,7 @@ from muster_core.audit.invariants import Findings
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY
 from muster_core.incremental.partitions import TopicPartition, named_in
+from muster_core.incremental.rollout import Hold
 from muster_core.position import Position
 
 
@@ -34,6 +35,7 @@ class IncrementalChecker:
             "member_went_away": self._went_away,
             "instance_moved": self._instance_moved,
             "member_removed": self._removed,
+            "moves_held": self._held,
             "expression_resolved": lambda _, __, ___: None,  # it gives and takes nothing
         }
 
@@ -198,6 +200,25 @@ class IncrementalChecker:
         self._expect("I4", message.epoch == group.epoch + 1, position, text)
         group.epoch = message.epoch
 
+    def _held(self, position: Position, group: GroupState, message: incremental_pb2.MovesHeld) -> None:
+        name = f"group {message.group_id!r}"
+        is_on = group.hold is not None and group.hold.is_on
+        if not message.until_ms:
+            self._expect("I10", is_on, position, f"{name} ends a hold that it does not have")
+            group.hold = Hold(freed_epoch=group.epoch + 1)
+            return
+        text = f"{name}: {message.member_id} holds moves back and is no member"
+        self._expect("I10", message.member_id in group.members, position, text)
+        if group.hold is not None and not group.hold.is_on and not group.hold.is_start:
+            is_next = group.target_epoch >= group.hold.freed_epoch
+            text = f"{name} holds moves back again before what was held back could move"
+            self._expect("I10", is_next, position, text)
+        elif group.hold is not None and is_on:
+            goes_on = message.began_ms == group.hold.began_ms and message.until_ms > group.hold.until_ms
+            text = f"{name}: a hold from {group.hold.began_ms} to {group.hold.until_ms} becomes another one"
+            self._expect("I10", goes_on and not message.is_start, position, text)
+        group.hold = Hold(message.member_id, message.began_ms, message.until_ms, message.is_start)
+
     def _target_assigned(
         self, position: Position, group: GroupState, message: incremental_pb2.TargetAssigned
     ) -> None:
@@ -205,6 +226,8 @@ class IncrementalChecker:
         is_next = group.target_epoch < message.epoch <= group.epoch
         text = f"{name}: after that of epoch {group.target_epoch}, in epoch {group.epoch}"
         self._expect("I4", is_next, position, text)
+        moved = _moved_on_hold(group, message)
+        self._expect("I10", not moved, position, f"{name} moves {_few(moved)} while moves are held back")
         wrong: list[str] = []
         for change in message.changes:
             member = group.members.get(change.member_id)
@@ -329,6 +352,20 @@ class IncrementalChecker:
 
     def _expect(self, invariant: str, holds: bool, position: Position, text: str) -> None:
         self._findings.expect(invariant, holds, position, text)
+
+
+def _moved_on_hold(group: GroupState, message: incremental_pb2.TargetAssigned) -> set[TopicPartition]:
+    """What a target takes from members that still want it, for others, though moves are held back."""
+    if group.hold is None or not group.hold.is_on:
+        return set()
+    given = {partition for change in message.changes for partition in named_in(change.gets)}
+    moved = set[TopicPartition]()
+    for change in message.changes:
+        member = group.members.get(change.member_id)
+        if member is not None and not member.told.topic_regex:
+            wanted = frozenset(member.told.topics)
+            moved |= {one for one in named_in(change.loses) if one in given and one[0] in wanted}
+    return moved
 
 
 def _few(partitions: Iterable[TopicPartition]) -> str:

@@ -15,6 +15,7 @@ from muster_core.audit.form_parts import (
     wrong_in_record,
     wrong_in_weight,
 )
+from muster_core.incremental.rollout import LONGEST_MS
 
 
 def _record(record: records_pb2.Record, group_id: str) -> Iterator[str]:
@@ -90,6 +91,17 @@ def _resolved(record: records_pb2.Record) -> Iterator[str]:
     yield from wrong_in_names("topics", list(message.topics))
 
 
+def _held(record: records_pb2.Record) -> Iterator[str]:
+    message = record.moves_held
+    yield from _record(record, message.group_id)
+    if bool(message.member_id) is not bool(message.until_ms):
+        yield f"a hold until {message.until_ms} by {message.member_id!r}"
+    if message.until_ms and not 0 < message.until_ms - message.began_ms <= LONGEST_MS:
+        yield f"a hold from {message.began_ms} to {message.until_ms}"
+    if not message.until_ms and (message.began_ms or message.is_start):
+        yield "a hold that is over and begins"
+
+
 def _converted(record: records_pb2.Record) -> Iterator[str]:
     message = record.group_converted
     yield from _record(record, message.group_id)
@@ -110,6 +122,7 @@ CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
     "instance_moved": _instance_moved,
     "member_removed": _removed,
     "expression_resolved": _resolved,
+    "moves_held": _held,
     "group_converted": _converted,
 }
 """What is wrong with a record, by its kind."""

@@ -9,6 +9,7 @@ from muster_protos.muster.log.v1 import incremental_pb2
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY
 from muster_core.incremental.partitions import TopicPartition
+from muster_core.incremental.rollout import Hold
 from muster_core.position import NOWHERE, Position
 
 
@@ -77,6 +78,7 @@ class GroupState:
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
         renewed: topics that were deleted, with the record of that; what was given before is gone.
+        hold: what holds its moves back, or did.
     """
 
     epoch: int
@@ -87,12 +89,14 @@ class GroupState:
     renewed: dict[str, Position] = field(default_factory=dict)
     converted: Position = NOWHERE
     converted_generation: int = 0
+    hold: Hold | None = None
 
     @classmethod
     def of(cls, group: IncrementalGroup) -> "GroupState":
         """What a snapshot says of a group."""
         state = cls(group.epoch, group.target_epoch, renewed=dict(group.renewed))
         state.converted, state.converted_generation = group.converted, group.converted_generation
+        state.hold = group.hold
         for member_id, member in group.members.items():
             state.members[member_id] = MemberState(
                 member.told.to_record(),
@@ -152,6 +156,8 @@ class GroupState:
             for partition in member.target:
                 self.wanted.pop(partition, None)
             del self.members[member_id]
+        if not self.members:
+            self.hold = None
         return member
 
     def difference(self, group: IncrementalGroup) -> str:

@@ -154,7 +154,11 @@ class Deadlines:
         return grace_ms_of(self._context.config, group.settings, member)
 
     def begin_anew(self, group: Group) -> None:
-        """After a load or a suspension everybody has all of its time (conformance LR-01, LR-02)."""
+        """After a load or a suspension everybody has all of its time (conformance LR-01, LR-02).
+
+        But a hold of moves ends when it would have (docs/safety.md, INC-172).
+        """
+        self._targets.holds.follow(group)
         for member_id in group.incremental.members if group.incremental is not None else ():
             self._stop(self._revocations.pop((group.group_id, member_id), None))
             self.touch(group, member_id)

@@ -100,6 +100,12 @@ class Descriptions:
         answer.server_assignor = assignor_in_use(self._context.room.assignors, group.settings, incremental)
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
+        hold = incremental.hold
+        if hold is not None and hold.is_on:
+            answer.hold.member_id = hold.member_id
+            answer.hold.began_ms, answer.hold.until_ms = hold.began_ms, hold.until_ms
+        elif group.settings.hold:
+            answer.hold.SetInParent()
         for member_id in sorted(incremental.members):
             shown = answer.members.add()
             self._fill_member(shown, incremental, incremental.members[member_id])

@@ -37,7 +37,7 @@ from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
 from muster_core.protocol.incremental.reversions import Reversions
-from muster_core.protocol.incremental.settings import assignors_of
+from muster_core.protocol.incremental.settings import assignors_of, may_hold
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets, Waiting
 from muster_core.protocol.incremental.topics import topics_of
@@ -366,6 +366,7 @@ class IncrementalHeartbeats:
             expressions=context.room.expressions,
             session_ms=session_ms_of(group.settings, context.config),
             grace_ms=group.settings.disconnect_grace_ms,
+            may_hold=may_hold(group.settings),
         )
 
     def _check_bounds(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:

@@ -28,6 +28,11 @@ def assignors_of(
     return assignors
 
 
+def may_hold(settings: GroupSettings) -> bool:
+    """Whether members of a group may hold back moves: not where an operator has said that there is none."""
+    return settings.hold or not settings.HasField("hold")
+
+
 def assignor_in_use(
     assignors: Mapping[str, ServerAssignor], settings: GroupSettings, group: IncrementalGroup
 ) -> str:

@@ -20,6 +20,7 @@ from muster_core.incremental.target import When, are_alike, are_as_much, questio
 from muster_core.incremental.upkeep import assign_due
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.holds import Holds
 from muster_core.protocol.incremental.pauses import Pauses, is_due
 from muster_core.protocol.incremental.settings import assignor_in_use, assignors_of
 from muster_core.protocol.incremental.topics import topics_of
@@ -86,6 +87,9 @@ class Targets:
 
     Args:
         context: the shard.
+
+    Attributes:
+        holds: ends what members' joins hold back.
     """
 
     def __init__(self, context: ShardContext) -> None:
@@ -94,6 +98,7 @@ class Targets:
         self._numbers = count(1)
         self._running: dict[str, _Running] = {}
         self._pauses = Pauses(context, self.needed)
+        self.holds = Holds(context)
         self._in_line: dict[str, Group] = {}
         self._changed: dict[str, Group] = {}
         self._waiting: dict[str, dict[str, Waiting]] = {}
@@ -138,6 +143,8 @@ class Targets:
         self._changed[group.group_id] = group
         if kind == "target_assigned":
             self._pauses.begin(group)
+        elif kind == "moves_held":
+            self.holds.follow(group)
 
     def attend_changed(self) -> None:
         """Looks after the groups of which the turn has carried out records."""
@@ -223,7 +230,7 @@ class Targets:
         else:
             topics = topics_of(context.catalog)
             changes, waits = what_counts(incremental, event.changes, topics, running.incarnations)
-            if group.settings.hold:
+            if group.settings.hold or incremental.holds_moves:
                 changes = without_moves(incremental, changes)
             decision = Decision(incremental, group.group_id, context.record)
             decision.assign(running.server_assignor, running.epoch, changes)

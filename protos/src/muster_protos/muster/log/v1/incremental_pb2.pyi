@@ -484,6 +484,46 @@ class ExpressionResolved(_message.Message):
 Global___ExpressionResolved: _TypeAlias = ExpressionResolved  # noqa: Y015
 
 @_typing.final
+class MovesHeld(_message.Message):
+    """Moves between living members are held back, for longer, or not any more: a member that joined says that a deployment runs.
+    It counts until the group has no members.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    BEGAN_MS_FIELD_NUMBER: _builtins.int
+    UNTIL_MS_FIELD_NUMBER: _builtins.int
+    IS_START_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group."""
+    member_id: _builtins.str
+    """Whose join asks for it; empty: it is over."""
+    began_ms: _builtins.int
+    """When it began, wall clock."""
+    until_ms: _builtins.int
+    """When it ends, wall clock, at most an hour later; 0: it is over."""
+    is_start: _builtins.bool
+    """The group had no members before this one: nothing is held back before that time."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        began_ms: _builtins.int = ...,
+        until_ms: _builtins.int = ...,
+        is_start: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_ms", b"began_ms", "group_id", b"group_id", "is_start", b"is_start", "member_id", b"member_id", "until_ms", b"until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovesHeld: _TypeAlias = MovesHeld  # noqa: Y015
+
+@_typing.final
 class IncrementalState(_message.Message):
     """An incremental group in a snapshot, without its members."""
 
@@ -515,6 +555,42 @@ class IncrementalState(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Hold(_message.Message):
+        """What `MovesHeld` left."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMBER_ID_FIELD_NUMBER: _builtins.int
+        BEGAN_MS_FIELD_NUMBER: _builtins.int
+        UNTIL_MS_FIELD_NUMBER: _builtins.int
+        IS_START_FIELD_NUMBER: _builtins.int
+        FREED_EPOCH_FIELD_NUMBER: _builtins.int
+        member_id: _builtins.str
+        """As there."""
+        began_ms: _builtins.int
+        """As there."""
+        until_ms: _builtins.int
+        """As there."""
+        is_start: _builtins.bool
+        """As there."""
+        freed_epoch: _builtins.int
+        """It is over: epoch whose target moves what was held back."""
+        def __init__(
+            self,
+            *,
+            member_id: _builtins.str = ...,
+            began_ms: _builtins.int = ...,
+            until_ms: _builtins.int = ...,
+            is_start: _builtins.bool = ...,
+            freed_epoch: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["began_ms", b"began_ms", "freed_epoch", b"freed_epoch", "is_start", b"is_start", "member_id", b"member_id", "until_ms", b"until_ms"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     EPOCH_FIELD_NUMBER: _builtins.int
     TARGET_EPOCH_FIELD_NUMBER: _builtins.int
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
@@ -522,6 +598,7 @@ class IncrementalState(_message.Message):
     RENEWED_FIELD_NUMBER: _builtins.int
     CONVERTED_FIELD_NUMBER: _builtins.int
     CONVERTED_GENERATION_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Its epoch."""
     target_epoch: _builtins.int
@@ -540,6 +617,10 @@ class IncrementalState(_message.Message):
     def converted(self) -> _common_pb2.Position:
         """The record by which it became incremental with members; absent: it became so without."""
 
+    @_builtins.property
+    def hold(self) -> Global___IncrementalState.Hold:
+        """Absent: no join asked for one since the group has had members."""
+
     def __init__(
         self,
         *,
@@ -550,10 +631,11 @@ class IncrementalState(_message.Message):
         renewed: _abc.Iterable[Global___IncrementalState.Renewed] | None = ...,
         converted: _common_pb2.Position | None = ...,
         converted_generation: _builtins.int = ...,
+        hold: Global___IncrementalState.Hold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["converted", b"converted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["converted", b"converted", "hold", b"hold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["converted", b"converted", "converted_generation", b"converted_generation", "epoch", b"epoch", "renewed", b"renewed", "server_assignor", b"server_assignor", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["converted", b"converted", "converted_generation", b"converted_generation", "epoch", b"epoch", "hold", b"hold", "renewed", b"renewed", "server_assignor", b"server_assignor", "target_epoch", b"target_epoch", "topics_hash", b"topics_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -52,6 +52,7 @@ class Record(_message.Message):
     GROUP_CONVERTED_FIELD_NUMBER: _builtins.int
     GROUP_SETTINGS_ALTERED_FIELD_NUMBER: _builtins.int
     GROUP_REVERTED_FIELD_NUMBER: _builtins.int
+    MOVES_HELD_FIELD_NUMBER: _builtins.int
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPICS_SEEN_FIELD_NUMBER: _builtins.int
@@ -147,6 +148,10 @@ class Record(_message.Message):
         """An incremental group with members is a classic one. Always critical."""
 
     @_builtins.property
+    def moves_held(self) -> _incremental_pb2.MovesHeld:
+        """See MovesHeld."""
+
+    @_builtins.property
     def offset_committed(self) -> Global___OffsetCommitted:
         """Progress."""
 
@@ -211,6 +216,7 @@ class Record(_message.Message):
         group_converted: _incremental_pb2.GroupConverted | None = ...,
         group_settings_altered: Global___GroupSettingsAltered | None = ...,
         group_reverted: Global___GroupReverted | None = ...,
+        moves_held: _incremental_pb2.MovesHeld | None = ...,
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topics_seen: Global___TopicsSeen | None = ...,
@@ -222,11 +228,11 @@ class Record(_message.Message):
         feature_enabled: Global___FeatureEnabled | None = ...,
         restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_reverted", b"group_reverted", "group_settings_altered", b"group_settings_altered", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_reverted", b"group_reverted", "group_settings_altered", b"group_settings_altered", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "moves_held", b"moves_held", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_reverted", b"group_reverted", "group_settings_altered", b"group_settings_altered", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "epoch_raised", b"epoch_raised", "expression_resolved", b"expression_resolved", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_converted", b"group_converted", "group_reverted", b"group_reverted", "group_settings_altered", b"group_settings_altered", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "instance_moved", b"instance_moved", "kind", b"kind", "member_left", b"member_left", "member_removed", b"member_removed", "member_replaced", b"member_replaced", "member_stepped", b"member_stepped", "member_subscribed", b"member_subscribed", "member_went_away", b"member_went_away", "moves_held", b"moves_held", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "partitions_altered", b"partitions_altered", "partitions_removed", b"partitions_removed", "restored", b"restored", "snapshot", b"snapshot", "target_assigned", b"target_assigned", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "group_converted", "group_settings_altered", "group_reverted", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_went_away", "instance_moved", "member_removed", "expression_resolved", "group_converted", "group_settings_altered", "group_reverted", "moves_held", "offset_committed", "offset_tombstone", "topics_seen", "partitions_removed", "topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

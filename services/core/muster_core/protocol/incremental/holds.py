@@ -1,0 +1,76 @@
+"""The ends of holds that members' joins have begun (docs/safety.md, INC-171, INC-172)."""
+
+from functools import partial
+
+from muster_core.incremental import causes
+from muster_core.incremental.decision import Decision
+from muster_core.protocol.context import ShardContext
+from muster_core.state.group import Group
+from muster_core.waiting.timing_wheel import Timer
+
+
+class Holds:
+    """Ends each hold in time.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._ends: dict[str, _End] = {}
+
+    def follow(self, group: Group) -> None:
+        """A record has changed the hold of a group, or the group was loaded."""
+        end = self._ends.pop(group.group_id, None)
+        if end is not None:
+            self._context.purgatory.wheel.cancel(end)
+        hold = group.incremental.hold if group.incremental is not None else None
+        if hold is not None and hold.is_on:
+            now = self._context.now
+            end = self._ends[group.group_id] = _End(self, group)
+            self._context.purgatory.wheel.arm(end, now.boot_ms + hold.remaining_ms(now.wall_ms))
+
+    def ended(self, end: "_End") -> None:
+        """The time of a hold is over."""
+        group = end.group
+        if self._ends.get(group.group_id) is end:
+            del self._ends[group.group_id]
+            self._context.in_line(group, partial(self._end, group))
+
+    def _end(self, group: Group) -> None:
+        """What was held back is assigned anew, which follows the records."""
+        context, incremental = self._context, group.incremental
+        is_present = context.groups.get(group.group_id) is group
+        if not is_present or incremental is None or incremental.hold is None or not incremental.hold.is_on:
+            return
+        if group.group_id in self._ends:
+            return  # a join has made it longer while this waited in line
+        decision = Decision(incremental, group.group_id, context.record)
+        decision.end_hold()
+        decision.raise_epoch(causes.hold_ended(context.now.wall_ms), incremental.topics_hash)
+        context.append(decision.records, _nothing, holds=group)
+
+
+def _nothing() -> None:
+    """The target follows at the end of the turn."""
+
+
+class _End(Timer):
+    """The end of a group's hold."""
+
+    __slots__ = ("_holds", "group")
+
+    def __init__(self, holds: Holds, group: Group) -> None:
+        super().__init__()
+        self._holds = holds
+        self.group = group
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        return self.group.group_id
+
+    def fire(self) -> None:
+        """The time is over."""
+        self._holds.ended(self)
