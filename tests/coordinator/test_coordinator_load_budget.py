@@ -93,9 +93,10 @@ def settings() -> CoordinatorSettings:
 @pytest.mark.parametrize(
     ("memory_bytes", "group", "shard", "load"),
     [
-        (256 * MIB, 128 * MIB, 64 * MIB, 192 * MIB),
-        (1 << 30, 512 * MIB, 256 * MIB, 768 * MIB),
-        (1 << 40, 1 << 30, 512 * MIB, 3 << 38),
+        (128 * MIB, 32 * MIB * 2 // 5, 32 * MIB // 5, 32 * MIB * 3 // 5),
+        (256 * MIB, 128 * MIB * 2 // 5, 128 * MIB // 5, 128 * MIB * 3 // 5),
+        (1 << 30, 896 * MIB * 2 // 5, 896 * MIB // 5, 896 * MIB * 3 // 5),
+        (1 << 40, 1 << 30, 512 * MIB, ((1 << 40) - 128 * MIB) * 3 // 5),
         (None, 1 << 30, 512 * MIB, None),
     ],
 )
@@ -115,6 +116,6 @@ def test_limits_follow_from_the_memory_that_a_process_may_have(
 
 def test_limits_that_are_set_hold_whatever_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "limit_bytes", lambda: 256 * MIB)
-    assert GroupSettings(max_bytes=8 * MIB).to_config().max_bytes_per_shard == 64 * MIB
+    assert GroupSettings(max_bytes=8 * MIB).to_config().max_bytes_per_shard == 128 * MIB // 5
     config = GroupSettings(max_bytes=900 * MIB, max_bytes_per_shard=700 * MIB).to_config()
     assert (config.max_bytes, config.max_bytes_per_shard) == (900 * MIB, 700 * MIB)

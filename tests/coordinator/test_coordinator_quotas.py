@@ -240,3 +240,58 @@ async def test_who_comes_through_a_trusted_proxy_has_the_quotas_of_its_own_host(
         codes = [await code("10.0.0.1") for _ in range(BURST_S + 2)]
         assert EXHAUSTED in codes
         assert await code("10.0.0.1, 10.0.0.2") is (grpc.StatusCode.OK if trusted else EXHAUSTED)
+
+
+def large_commit() -> coordinator_pb2.OffsetCommitRequest:
+    """Some 800 KB."""
+    partitions = [
+        coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=1, metadata="m" * 4_096)
+        for number in range(200)
+    ]
+    topic = coordinator_pb2.OffsetCommitRequest.Topic(name="t", partitions=partitions)
+    return coordinator_pb2.OffsetCommitRequest(group_id=group_of(1), generation=-1, topics=[topic])
+
+
+@pytest.mark.parametrize("caller", [{"work_bytes": 8 << 20}], indirect=True)
+async def test_large_requests_that_are_worked_on_are_bounded_and_count_until_they_are_answered(
+    caller: Caller,
+) -> None:
+    """LIM-58: a caller may have 4 MiB of them."""
+    await stable(caller, GROUP)
+    session = await Session(caller.channel).hello()
+    for _ in range(10):
+        assert await status(caller.stub.OffsetCommit(large_commit(), timeout=60)) is grpc.StatusCode.OK
+        assert not (await session.ask(offset_commit=large_commit())).HasField("refused")
+    protocols = [coordinator_pb2.GroupProtocol(name="range", metadata=bytes(1 << 19))]
+    parked = [
+        asyncio.create_task(
+            status(
+                caller.stub.JoinGroup(
+                    coordinator_pb2.JoinGroupRequest(
+                        group_id=GROUP,
+                        group_instance_id=f"i{number}",
+                        protocol_type="consumer",
+                        protocols=protocols,
+                        session_timeout_ms=60_000,
+                        rebalance_timeout_ms=60_000,
+                    ),
+                    timeout=60,
+                )
+            )
+        )
+        for number in range(8)
+    ]
+    refused = await until(lambda: [one for one in parked if one.done()], "a join that is refused")
+    assert [one.result() for one in refused] == [EXHAUSTED], "seven and one of half a MiB are above 4 MiB"
+    reply = await session.ask(offset_commit=large_commit())
+    assert reply.refused.status == EXHAUSTED.value[0]
+    assert reply.refused.retry_after_ms
+    assert await caller.commit(group_of(1), 5) == error_code.NONE, "small ones do not count"
+    for one in parked:
+        one.cancel()
+
+    async def is_taken() -> bool:
+        return not (await session.ask(offset_commit=large_commit())).HasField("refused")
+
+    await until(is_taken, "room after the parked calls were given up")
+    await session.close()

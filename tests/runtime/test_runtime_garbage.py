@@ -46,6 +46,7 @@ def machine() -> Machine:
 async def collector(machine: Machine) -> AsyncIterator[Collector]:
     """A collector that runs, in a process of which nothing is set aside."""
     made = Collector(machine.now_s, lambda: machine.blocks)
+    gc.unfreeze()  # a test before it may have started servers, whose imports are set aside
     gc.collect()
     with made.running():
         yield made

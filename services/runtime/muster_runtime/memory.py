@@ -2,12 +2,16 @@
 
 import ctypes
 import os
+import resource
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 KEPT_BYTES = 128 << 20
 """How much freed memory a process keeps at most for its next large messages."""
+
+OWN_BYTES = 128 << 20
+"""What a process takes by itself, with some of what it keeps: it is not there for what it remembers."""
 
 _KEPT_SHARE = 8
 """It keeps no more than this part of what it may have."""
@@ -34,6 +38,12 @@ def keep_freed() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, kept_bytes) and mallopt(_M_TRIM_THRESHOLD, kept_bytes))
 
 
+def usable_bytes() -> int | None:
+    """What is left of the memory for what a process remembers; None: nobody says how much it may have."""
+    memory_bytes = limit_bytes()
+    return None if memory_bytes is None else max(memory_bytes - OWN_BYTES, memory_bytes // 4)
+
+
 def limit_bytes(control_groups: Path = _CONTROL_GROUPS, own_group: Path = _OWN_GROUP) -> int | None:
     """How much memory this process and those beside it in its container may have.
 
@@ -42,10 +52,13 @@ def limit_bytes(control_groups: Path = _CONTROL_GROUPS, own_group: Path = _OWN_G
         own_group: the file that names those of this process.
 
     Returns:
-        The lowest limit of its control groups (version 2 or 1), or the memory of the machine where that is
-        less; None: nobody says.
+        The lowest limit of its control groups (version 2 or 1), that of its data (RLIMIT_DATA), or the memory
+        of the machine where that is less; None: nobody says.
     """
     limits = [_limit_of(path) for path in _files(control_groups, own_group)]
+    data_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if data_bytes != resource.RLIM_INFINITY:
+        limits.append(data_bytes)
     with suppress(OSError, ValueError, AttributeError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min((limit for limit in limits if limit), default=None)

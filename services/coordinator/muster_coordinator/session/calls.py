@@ -132,6 +132,7 @@ class StreamCalls:
         self._idle = idle
         self._watch = watch
         self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
+        self._working: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Number of open calls."""
@@ -162,6 +163,8 @@ class StreamCalls:
             check(request)
             if kind == _OF_INCREMENTAL_MEMBER:
                 self._check_room(request)
+            if self._connection is not None and (counted := self._connection.begin_work(size_bytes)):
+                self._working[call_id] = counted
         except Refused as error:
             self._refuse(call_id, error)
             return
@@ -208,6 +211,8 @@ class StreamCalls:
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked. Those that the trail tells of go on (ACC-08)."""
         calls, self._open = self._open, {}
+        for call_id in tuple(self._working):
+            self._end_work(call_id)
         self._watch.cancel()
         for handle in calls.values():
             if isinstance(handle, asyncio.Task):
@@ -296,8 +301,13 @@ class StreamCalls:
             reply.refused.field = error.violations[0].field
         self._done(call_id)
 
+    def _end_work(self, call_id: int) -> None:
+        if self._connection is not None:
+            self._connection.end_work(self._working.pop(call_id, 0))
+
     def _done(self, call_id: int) -> None:
         self._open.pop(call_id, None)
+        self._end_work(call_id)
         self._watch.done(call_id)
         if not self._open:
             self._idle()

@@ -65,8 +65,8 @@ class GroupSettings(Settings):
         le=1 << 40,
         description=(
             "What the groups of all shards of the process may hold in memory, as it is counted: members, "
-            "offsets, assignments, history; what would add to it is told to try again. Absent: half of the "
-            "memory that the process may have, as its control group says, and 1 GiB at most."
+            "offsets, assignments, history; what would add to it is told to try again. Absent: two fifths of "
+            "what the process may have in memory above 128 MiB, as its control group says; 1 GiB at most."
         ),
     )
     max_bytes_per_shard: int | None = Field(
@@ -230,10 +230,10 @@ class GroupSettings(Settings):
         """The values as the core takes them."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         values["incremental_assignment_interval_ms"] = values.pop("assignment_interval_ms")
-        memory_bytes = memory.limit_bytes()
-        half_bytes = _DEFAULTS.max_bytes if memory_bytes is None else memory_bytes // 2
+        usable_bytes = memory.usable_bytes()
+        share_bytes = _DEFAULTS.max_bytes if usable_bytes is None else usable_bytes * 2 // 5
         if self.max_bytes is None:
-            values["max_bytes"] = min(_DEFAULTS.max_bytes, half_bytes)
+            values["max_bytes"] = min(_DEFAULTS.max_bytes, share_bytes)
         if self.max_bytes_per_shard is None:
-            values["max_bytes_per_shard"] = min(_DEFAULTS.max_bytes_per_shard, half_bytes // 2)
+            values["max_bytes_per_shard"] = min(_DEFAULTS.max_bytes_per_shard, share_bytes // 2)
         return GroupConfig(**values)

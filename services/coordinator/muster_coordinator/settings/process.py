@@ -162,8 +162,8 @@ class CoordinatorSettings(Settings):
         le=1 << 40,
         description=(
             "What the groups of all shards of the process may come to hold in memory by loads, as it is "
-            "counted: a shard that would bring more is not served, with an alarm. Absent: three quarters of "
-            "the memory that the process may have, as its control group says."
+            "counted: a shard that would bring more is not served, with an alarm. Absent: three fifths of "
+            "the memory that the process may have, as its control group says, above 128 MiB."
         ),
     )
     load_wait_ms: int = Field(
@@ -194,8 +194,8 @@ class CoordinatorSettings(Settings):
         """How much memory loads may bring groups to; None: as much as there is."""
         if self.max_load_bytes is not None:
             return self.max_load_bytes
-        memory_bytes = memory.limit_bytes()
-        return None if memory_bytes is None else memory_bytes * 3 // 4
+        usable_bytes = memory.usable_bytes()
+        return None if usable_bytes is None else usable_bytes * 3 // 5
 
 
 class ShardLogSettings(Settings):

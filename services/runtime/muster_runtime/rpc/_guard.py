@@ -201,11 +201,19 @@ class Guard:
 
         async def exchange(context: Any) -> Any:
             request = await read(context)
+            connection = current_connection()
             if request is grpc.aio.EOF:
                 request = undecodable()
-            elif (connection := current_connection()) is not None and not isinstance(request, Refused):
-                connection.take_bytes(request.ByteSize())
-            answer = await unary(request, context)
+            if connection is None or isinstance(request, Refused):
+                answer = await unary(request, context)
+            else:
+                size_bytes = request.ByteSize()
+                connection.take_bytes(size_bytes)
+                counted_bytes = connection.begin_work(size_bytes)
+                try:
+                    answer = await unary(request, context)
+                finally:
+                    connection.end_work(counted_bytes)
             if not context.done():
                 if type(answer) is not bytes:
                     answer = encode(answer)

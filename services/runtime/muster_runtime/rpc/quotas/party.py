@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from muster_runtime.rpc.quotas.bucket import Bucket
+from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 
 BURST_S: Final = 5
@@ -197,6 +198,7 @@ class Connection:
 
     Args:
         party: who made it.
+        work: the large requests of the process.
 
     Attributes:
         open_calls: calls that have not ended.
@@ -210,14 +212,16 @@ class Connection:
         "_frames",
         "_left_s",
         "_shares",
+        "_work",
         "open_calls",
         "party",
         "resets",
     )
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: Party, work: WorkInHand | None = None) -> None:
         now_s = party.now_s()
         self.party = party
+        self._work = WorkInHand() if work is None else work
         self.open_calls = 0
         self._began_s = self._left_s = now_s
         self._shares: dict[Quota, Bucket] = {}
@@ -334,6 +338,18 @@ class Connection:
         if room is not None and (wait_s := room.take(size_bytes, now_s)):
             raise self.party.refusal(Quota.CONNECTION_BYTES, now_s, wait_s)
         self.party.take(Quota.BYTES, size_bytes, now_s, self)
+
+    def begin_work(self, size_bytes: int) -> int:
+        """A request is worked on from now on; returns what `end_work` is to be called with.
+
+        Raises:
+            ResourceExhausted: it is too large beside those that are worked on.
+        """
+        return self._work.begin(self.party.name, size_bytes)
+
+    def end_work(self, counted_bytes: int) -> None:
+        """A request is answered, or given up."""
+        self._work.end(self.party.name, counted_bytes)
 
     def take(self, quota: Quota) -> None:
         """Takes one of a rate of its party.

@@ -15,6 +15,7 @@ from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
+from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.unread import Cuts
 
@@ -53,6 +54,7 @@ class Quotas:
         self._of_callers: tuple[Rule, ...] = ()
         self._groups: tuple[Party, ...] = ()
         self._now_s = now_s
+        self._work = WorkInHand(settings.work_bytes)
         self._cuts = Cuts() if cuts is None else cuts
         self._connections: dict[tuple[str, str, str], Connection] = {}
         self._parties: dict[str, Party] = {}
@@ -198,7 +200,7 @@ class Quotas:
         party = self._parties.get(who)
         if party is None:
             party = self._parties[who] = Party(who, self._limits_of(who), self._now_s, self._count)
-        connection = self._connections[peer, host, name] = Connection(party)
+        connection = self._connections[peer, host, name] = Connection(party, self._work)
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
         return connection

@@ -70,6 +70,16 @@ class QuotaSettings(Settings):
     connection_bytes_per_s: int = Field(
         default=32 * MIB, ge=0, le=1 << 40, description="Bytes of the requests of one connection a second."
     )
+    work_bytes: int | None = Field(
+        default=None,
+        ge=8 * MIB,
+        le=1 << 40,
+        description=(
+            "Bytes of requests of 64 KiB or more that the process works on at a time, with those that wait "
+            "for the log or are parked; half of them may be of one caller. Absent: a sixteenth of the memory "
+            "that the process may have, 16 to 256 MiB."
+        ),
+    )
     file: Path | None = Field(
         default=None,
         description=(
