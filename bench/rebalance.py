@@ -204,15 +204,18 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     peers: Figures = {}
-    if arguments.no_kafka or not can_run():
+    kafka_sizes = [size for size in arguments.sizes if size < MEMBERS] if "join" in arguments.only else []
+    with_kill, with_nothing = "kill" in arguments.only, "nothing" in arguments.only
+    if not (kafka_sizes or with_kill or with_nothing):
+        print("Kafka is left out: it has none of these figures")
+    elif arguments.no_kafka or not can_run():
         print("Kafka is left out:", "as asked" if arguments.no_kafka else "java and mvn are needed for it")
     else:
-        kafka_sizes = [size for size in arguments.sizes if size < MEMBERS] if "join" in arguments.only else []
         peers = kafka(
             kafka_sizes,
             5 if arguments.long else 3,
-            with_kill="kill" in arguments.only,
-            from_nothing=MEMBERS if "nothing" in arguments.only else 0,
+            with_kill=with_kill,
+            from_nothing=MEMBERS if with_nothing else 0,
         )
     rows = asyncio.run(measure(arguments, peers))
     show(rows)
