@@ -71,7 +71,9 @@ async def test_a_rebalance_is_one_trace_down_to_redis_with_its_joins_linked(
         async with Cluster(cluster.servers) as client:
             await client.create_topic("work", 4)
             with trace.get_tracer("test").start_as_current_span("deploy") as deploy:
-                members = [Member(client, group_id="group", topics="work") for _ in range(2)]
+                members = [
+                    Member(client, group_id="group", topics="work", protocol="classic") for _ in range(2)
+                ]
                 await asyncio.gather(*(member.start() for member in members))
                 await until(lambda: [m for m in members if m.partitions] == members, "both have work")
             await asyncio.gather(*(member.close() for member in members))
