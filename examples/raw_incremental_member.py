@@ -19,7 +19,6 @@ parser.add_argument("--topic", default="sites")
 parser.add_argument("--beats", type=int, default=5, help="heartbeats before it leaves")
 parser.add_argument("--interval", type=float, default=1.0, help="seconds between them")
 args = parser.parse_args()
-LIFE_S = 30.0  # below the server's session of 45 s: who hears nothing for so long gives everything up
 GONE = (ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID, ErrorCode.ERROR_CODE_FENCED_MEMBER_EPOCH)
 discovery = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(grpc.insecure_channel(args.servers))
 topic = discovery_pb2.Topic(name=args.topic, partitions=12)  # there from now on, if it was not
@@ -34,9 +33,9 @@ group = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
 name, process = str(uuid.uuid4()), uuid.uuid4().bytes
 me = ConsumerGroupHeartbeatRequest(group_id=args.group, member_id=name, process_id=process)
 works: set[int] = set()  # partitions that are worked on now
-joins, heard_at = True, time.monotonic()
+joins, heard_at, life_s = True, time.monotonic(), 0.0
 for _ in range(args.beats):
-    if joins or time.monotonic() - heard_at > LIFE_S:
+    if joins or time.monotonic() - heard_at > life_s:  # it has heard nothing for too long
         works.clear()  # another may have it by now: the work stops first
         me.ClearField("version")  # nothing counts as heard until there is a whole list
     if joins:
@@ -49,6 +48,7 @@ for _ in range(args.beats):
     joins = answer.error_code in GONE or (joins and answer.error_code != 0)
     if not answer.error_code:
         me.member_epoch, heard_at = answer.member_epoch, sent_at
+        life_s = answer.session_timeout_ms / 1_500  # two thirds of its session, by its own clock
     if answer.HasField("assignment"):  # the whole list: what is not in it stops here
         me.version.CopyFrom(answer.version)
         works = {number for given in answer.assignment.given for number in given.partitions}
