@@ -1,14 +1,19 @@
 """A way back meets deletions of topics, and ids that were given out (docs/safety.md, INC-158, INC-159)."""
 
+import gc
+from dataclasses import replace
+from weakref import ref
+
+import pytest
 from core.test_core_conversions import Changing, stable
 from core.test_core_reversions import AUTO, CLASSIC, INCREMENTAL, Returning, both, convert, plan_of
-from kit.lives.incremental_shard import incremental_of, incremental_shard, settle
+from kit.lives.incremental_shard import incremental_of, incremental_shard, joined, settle
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualShard, fetched
 from kit.logs.core_audit import broken_promises
 from muster_core import error_code
 from muster_core.catalog import Catalog
-from muster_core.events import TopicsChanged
+from muster_core.events import Tick, TopicsChanged
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.position import Position
 from muster_protos.muster.v1 import coordinator_pb2, group_conversion_pb2
@@ -143,3 +148,20 @@ def test_a_group_whose_members_are_all_in_their_first_join_is_not_converted() ->
     cluster.advance(300_000)
     assert late.joined().error_code == error_code.NONE
     assert not broken_promises(cluster)
+
+
+@pytest.mark.parametrize("waits_for", ["a conversion", "an assignment"])
+def test_no_wait_keeps_a_group_that_was_deleted(waits_for: str) -> None:
+    """LIM-60: there may be many of them, and they count nowhere."""
+    cluster = incremental_shard(4, config=replace(AUTO, incremental_assignment_interval_ms=600_000))
+    if waits_for == "a conversion":
+        stable(cluster, "a")[0].leave()
+    else:
+        joined(cluster, "a")[0].leave()
+    group = ref(cluster.shard.groups["g"])
+    cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
+    cluster.feed(Tick())
+    cluster.appends.clear()
+    gc.collect()
+    assert group() is None
+    cluster.advance(100_000_000)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from weakref import ref
 
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1 import session_pb2
@@ -75,11 +76,12 @@ class Conversions:
             due = self._due[group.group_id] = _Due(self, group)
             self._context.purgatory.wheel.arm(due, self._context.now.boot_ms + max(wait_ms, _AGAIN_MS))
 
-    def fire(self, due: "_Due", group: Group) -> None:
+    def fire(self, due: "_Due", group: Group | None) -> None:
         """The wait after the last generation is over."""
-        if self._due.get(group.group_id) is due:
-            del self._due[group.group_id]
-            self._context.in_line(group, partial(self._try, group))
+        if self._due.get(due.group_id) is due:
+            del self._due[due.group_id]
+            if group is not None:
+                self._context.in_line(group, partial(self._try, group))
 
     def _try(self, group: Group) -> None:
         if self._context.groups.get(group.group_id) is not group:
@@ -260,20 +262,21 @@ def _nothing() -> None:
 
 
 class _Due(Timer):
-    """The wait before a group is converted."""
+    """The wait before a group is converted; it keeps no group that was deleted meanwhile (LIM-60)."""
 
-    __slots__ = ("_conversions", "_group")
+    __slots__ = ("_conversions", "_group", "_group_id")
 
     def __init__(self, conversions: Conversions, group: Group) -> None:
         super().__init__()
         self._conversions = conversions
-        self._group = group
+        self._group = ref(group)
+        self._group_id = group.group_id
 
     @property
     def group_id(self) -> str:
         """The group."""
-        return self._group.group_id
+        return self._group_id
 
     def fire(self) -> None:
         """The wait is over."""
-        self._conversions.fire(self, self._group)
+        self._conversions.fire(self, self._group())

@@ -1,6 +1,7 @@
 """The pause between the assignments of a group (docs/safety.md, INC-35, INC-106)."""
 
 from collections.abc import Callable
+from weakref import ref
 
 from muster_core.config import GroupConfig
 from muster_core.protocol.context import ShardContext
@@ -66,12 +67,12 @@ class Pauses:
     def ended(self, pause: "_Pause") -> None:
         """A pause is over, or has been for as long again."""
         group, was_running, pause.is_running = pause.group, pause.is_running, False
-        is_present = self._context.groups.get(group.group_id) is group
-        if pause.is_adaptive and is_present and (was_running or is_due(group)):
+        is_present = group is not None and self._context.groups.get(group.group_id) is group
+        if group is not None and pause.is_adaptive and is_present and (was_running or is_due(group)):
             self._arm(pause)  # what changes now makes the next one longer
         else:
-            del self._pauses[group.group_id]
-        if was_running and is_present:
+            del self._pauses[pause.group_id]
+        if group is not None and was_running and is_present:
             self._over(group)
 
     def _of(self, group: Group) -> "_Pause | None":
@@ -92,22 +93,31 @@ class Pauses:
 
 
 class _Pause(Timer):
-    """A pause, and after an adaptive one the time in which a change makes the next one longer."""
+    """A pause, and after an adaptive one the time in which a change makes the next one longer.
 
-    __slots__ = ("_pauses", "group", "is_adaptive", "is_running", "length_ms")
+    It keeps no group that was deleted meanwhile (LIM-60).
+    """
+
+    __slots__ = ("_group", "_group_id", "_pauses", "is_adaptive", "is_running", "length_ms")
 
     def __init__(self, pauses: Pauses, group: Group, length_ms: int, *, is_adaptive: bool) -> None:
         super().__init__()
         self._pauses = pauses
-        self.group = group
+        self._group = ref(group)
+        self._group_id = group.group_id
         self.length_ms = length_ms
         self.is_adaptive = is_adaptive
         self.is_running = True
 
     @property
+    def group(self) -> Group | None:
+        """The group; None: it was deleted."""
+        return self._group()
+
+    @property
     def group_id(self) -> str:
         """The group."""
-        return self.group.group_id
+        return self._group_id
 
     def fire(self) -> None:
         """The time is over."""
