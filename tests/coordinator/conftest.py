@@ -28,3 +28,12 @@ async def real(tmp_path: Path, lease_ms: int) -> AsyncIterator[RealCluster]:
     await cluster.start()
     yield cluster
     await cluster.stop()
+
+
+@pytest.fixture
+async def single(tmp_path: Path, lease_ms: int) -> AsyncIterator[RealCluster]:
+    """As `real`, on one server and one instance of metadata, where a test is about neither."""
+    cluster = RealCluster(tmp_path, lease_ms, nodes=1, instances=1)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()

@@ -36,15 +36,25 @@ async def on_one_node(shards: int) -> AsyncIterator[Coordinators]:
 
 
 class RealCluster(Coordinators):
-    """Coordinators, two instances of metadata, three servers."""
+    """Coordinators, and by default two instances of metadata and three servers.
+
+    One of each does, at a third of the cost, where a test is about neither.
+    """
 
     def __init__(
-        self, folder: Path, lease_ms: int = PATIENT_LEASE_MS, features: Iterable[str] = FEATURE_NAMES
+        self,
+        folder: Path,
+        lease_ms: int = PATIENT_LEASE_MS,
+        features: Iterable[str] = FEATURE_NAMES,
+        *,
+        nodes: int = 3,
+        instances: int = 2,
     ) -> None:
         super().__init__([])
         self.features = features
         self.lease_ms = lease_ms
-        self.nodes = RedisNodes(folder, 3)
+        self.nodes = RedisNodes(folder, nodes)
+        self.instances = instances
         self.servers: list[MetadataServer] = []
         self._channel: grpc.aio.Channel
         self.stub: Any
@@ -52,7 +62,7 @@ class RealCluster(Coordinators):
     async def start(self) -> None:
         await self.nodes.start()
         await initialise(self.nodes.url, SHARDS, features=self.features)
-        for _ in range(2):
+        for _ in range(self.instances):
             server = MetadataServer(
                 MetadataSettings.model_validate(
                     {"redis_url": self.nodes.url, "listen": "127.0.0.1:0", "lease_ms": self.lease_ms}

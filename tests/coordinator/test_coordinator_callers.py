@@ -45,17 +45,17 @@ async def host_of_member(caller: Caller, forwarded: str) -> str:
     ],
 )
 async def test_a_trusted_proxy_says_on_which_host_a_member_runs(
-    real: RealCluster, forwarded: str, host: str
+    single: RealCluster, forwarded: str, host: str
 ) -> None:
-    only = await real.add("a", trusted_proxies="127.0.0.0/8,10.0.0.0/8")
+    only = await single.add("a", trusted_proxies="127.0.0.0/8,10.0.0.0/8")
     await owns(only, SHARDS)
-    assert await host_of_member(real.caller(only), forwarded) == host
+    assert await host_of_member(single.caller(only), forwarded) == host
 
 
-async def test_what_anybody_else_says_of_itself_is_ignored(real: RealCluster) -> None:
-    only = await real.add("a", trusted_proxies="10.0.0.0/8")
+async def test_what_anybody_else_says_of_itself_is_ignored(single: RealCluster) -> None:
+    only = await single.add("a", trusted_proxies="10.0.0.0/8")
     await owns(only, SHARDS)
-    assert await host_of_member(real.caller(only), "203.0.113.9") == "127.0.0.1"
+    assert await host_of_member(single.caller(only), "203.0.113.9") == "127.0.0.1"
 
 
 @pytest.mark.parametrize("value", ["10.0.0.1/8", "proxy.example", ",".join(["10.0.0.1"] * 101)])

@@ -37,9 +37,9 @@ topics = ["*"]
 """
 
 
-async def with_topic(real: RealCluster, coordinator: Coordinator, name: str = "t") -> None:
+async def with_topic(single: RealCluster, coordinator: Coordinator, name: str = "t") -> None:
     """Makes a topic, and waits until the coordinator knows it."""
-    await real.change_topic(create=discovery_pb2.Topic(name=name, partitions=PARTITIONS))
+    await single.change_topic(create=discovery_pb2.Topic(name=name, partitions=PARTITIONS))
     await until(lambda: name in topics_of(coordinator))
 
 
@@ -49,11 +49,11 @@ def topics_of(coordinator: Coordinator) -> set[str]:
     return set() if parts.view.catalog is None else {topic.name for topic in parts.view.catalog.topics}
 
 
-async def begun(real: RealCluster, **settings: Any) -> Coordinator:
+async def begun(single: RealCluster, **settings: Any) -> Coordinator:
     """A coordinator that owns everything and knows topic `t`."""
-    coordinator = await real.add("a", **settings)
+    coordinator = await single.add("a", **settings)
     await owns(coordinator, SHARDS)
-    await with_topic(real, coordinator)
+    await with_topic(single, coordinator)
     return coordinator
 
 
@@ -71,9 +71,9 @@ async def joined(caller: Caller, *others: IncrementalCaller, **fields: Any) -> I
     return member
 
 
-async def test_only_what_moves_changes_its_owner_and_a_next_coordinator_goes_on(real: RealCluster) -> None:
-    first = await begun(real)
-    caller = real.caller(first)
+async def test_only_what_moves_changes_its_owner_and_a_next_coordinator_goes_on(single: RealCluster) -> None:
+    first = await begun(single)
+    caller = single.caller(first)
     one = await joined(caller)
     before = dict(one.owned)
     assert len(before) == PARTITIONS
@@ -82,11 +82,11 @@ async def test_only_what_moves_changes_its_owner_and_a_next_coordinator_goes_on(
     assert one.owned.items() <= before.items()
     assert all(token > before[partition] for partition, token in two.owned.items())
 
-    second = await real.add("b")
+    second = await single.add("b")
     await first.drain_and_stop()
     await owns(second, SHARDS)
     tokens = dict(two.owned)
-    one.caller = two.caller = real.caller(second)
+    one.caller = two.caller = single.caller(second)
     await settled(one, two)
     assert two.owned == tokens
     assert (await one.leave()).member_epoch == LEAVE
@@ -95,8 +95,10 @@ async def test_only_what_moves_changes_its_owner_and_a_next_coordinator_goes_on(
     assert tokens.items() <= two.owned.items()
 
 
-async def test_a_group_is_described_with_what_each_has_gives_back_and_should_have(real: RealCluster) -> None:
-    caller = real.caller(await begun(real))
+async def test_a_group_is_described_with_what_each_has_gives_back_and_should_have(
+    single: RealCluster,
+) -> None:
+    caller = single.caller(await begun(single))
     one = await joined(caller, group_instance_id="i")
     two = IncrementalCaller(caller, GROUP)
     await two.join()
@@ -114,20 +116,20 @@ async def test_a_group_is_described_with_what_each_has_gives_back_and_should_hav
 
 
 @pytest.mark.row("HQ-22")
-async def test_a_coordinator_that_does_not_own_the_group_names_the_owner(real: RealCluster) -> None:
-    first = await begun(real, settle_ms=3_600_000)
-    second = await real.add("b", settle_ms=3_600_000)
+async def test_a_coordinator_that_does_not_own_the_group_names_the_owner(single: RealCluster) -> None:
+    first = await begun(single, settle_ms=3_600_000)
+    second = await single.add("b", settle_ms=3_600_000)
     await until(lambda: second._parts is not None and second._parts.ownership.owner_elsewhere(0) is not None)
-    member = IncrementalCaller(real.caller(second), GROUP)
+    member = IncrementalCaller(single.caller(second), GROUP)
     answer = await member.join()
     assert answer.error_code == error_code.NOT_COORDINATOR
     assert answer.coordinator.port == first.address.port
-    (group,) = await described(real.caller(second), GROUP)
+    (group,) = await described(single.caller(second), GROUP)
     assert group.error_code == error_code.NOT_COORDINATOR
 
 
-async def test_a_static_member_that_is_away_keeps_its_share_for_its_next_process(real: RealCluster) -> None:
-    caller = real.caller(await begun(real))
+async def test_a_static_member_that_is_away_keeps_its_share_for_its_next_process(single: RealCluster) -> None:
+    caller = single.caller(await begun(single))
     one = await joined(caller, group_instance_id="i")
     another = IncrementalCaller(caller, GROUP, group_instance_id="i")
     refused = await another.join()
@@ -142,9 +144,9 @@ async def test_a_static_member_that_is_away_keeps_its_share_for_its_next_process
 @pytest.mark.row("MG-01")
 @pytest.mark.row("MG-02")
 async def test_kinds_meet_and_an_empty_group_changes_its_kind_and_keeps_its_offsets(
-    real: RealCluster,
+    single: RealCluster,
 ) -> None:
-    caller = real.caller(await begun(real))
+    caller = single.caller(await begun(single))
     classic = await caller.join(GROUP)
     await caller.sync(GROUP, classic)
     member = IncrementalCaller(caller, GROUP)
@@ -168,16 +170,16 @@ async def test_kinds_meet_and_an_empty_group_changes_its_kind_and_keeps_its_offs
 
 
 async def test_before_the_feature_is_on_nothing_is_written_and_then_it_is(tmp_path: Path) -> None:
-    real = RealCluster(tmp_path, features=OLDER)
-    await real.start()
+    single = RealCluster(tmp_path, features=OLDER)
+    await single.start()
     try:
-        coordinator = await begun(real)
-        member = IncrementalCaller(real.caller(coordinator), GROUP)
+        coordinator = await begun(single)
+        member = IncrementalCaller(single.caller(coordinator), GROUP)
         assert (await member.join()).error_code == error_code.UNSUPPORTED_VERSION
-        kinds = {record.WhichOneof("kind") for record in await real.log(0)}
+        kinds = {record.WhichOneof("kind") for record in await single.log(0)}
         assert not kinds & {"member_subscribed", "epoch_raised", "target_assigned", "member_stepped"}
         request = metadata_pb2.EnableFeatureRequest(name=Feature.INCREMENTAL_GROUPS)
-        await real.stub.EnableFeature(request, timeout=60)
+        await single.stub.EnableFeature(request, timeout=60)
 
         async def is_served() -> bool:
             return not (await member.join()).error_code
@@ -187,65 +189,67 @@ async def test_before_the_feature_is_on_nothing_is_written_and_then_it_is(tmp_pa
         await settled(member)
         assert len(member.owned) == PARTITIONS
     finally:
-        await real.stop()
+        await single.stop()
 
 
 async def test_settings_wait_for_their_feature_and_are_read_by_the_next_owner(tmp_path: Path) -> None:
     """INC-120: before, a server of yesterday may be asked to read the log."""
-    real = RealCluster(tmp_path, features=[name for name in FEATURE_NAMES if name != Feature.GROUP_SETTINGS])
-    await real.start()
+    single = RealCluster(
+        tmp_path, features=[name for name in FEATURE_NAMES if name != Feature.GROUP_SETTINGS]
+    )
+    await single.start()
     try:
-        first = await begun(real)
+        first = await begun(single)
         wanted = AlterGroupSettingsRequest(group_id=GROUP, set=GroupSettings(assignor="range"))
-        refused = await real.caller(first).stub.AlterGroupSettings(wanted, timeout=60)
+        refused = await single.caller(first).stub.AlterGroupSettings(wanted, timeout=60)
         assert refused.error_code == error_code.UNSUPPORTED_VERSION
-        kinds = {record.WhichOneof("kind") for record in await real.log(0)}
+        kinds = {record.WhichOneof("kind") for record in await single.log(0)}
         assert "group_settings_altered" not in kinds
         request = metadata_pb2.EnableFeatureRequest(name=Feature.GROUP_SETTINGS)
-        await real.stub.EnableFeature(request, timeout=60)
-        while (await real.caller(first).stub.AlterGroupSettings(wanted, timeout=60)).error_code:
+        await single.stub.EnableFeature(request, timeout=60)
+        while (await single.caller(first).stub.AlterGroupSettings(wanted, timeout=60)).error_code:
             pass  # the coordinator hears of it in a moment
-        (record,) = [one for one in await real.log(0) if one.HasField("group_settings_altered")]
+        (record,) = [one for one in await single.log(0) if one.HasField("group_settings_altered")]
         assert record.critical
 
-        second = await real.add("b")
+        second = await single.add("b")
         await first.drain_and_stop()
         await owns(second, SHARDS)
-        await joined(real.caller(second))
-        (group,) = await described(real.caller(second), GROUP)
+        await joined(single.caller(second))
+        (group,) = await described(single.caller(second), GROUP)
         assert group.server_assignor == "range"
     finally:
-        await real.stop()
+        await single.stop()
 
 
 @pytest.fixture
-async def of_owner(real: RealCluster, tmp_path: Path) -> tuple[Coordinator, IncrementalCaller]:
+async def of_owner(single: RealCluster, tmp_path: Path) -> tuple[Coordinator, IncrementalCaller]:
     """A member of `owner`, with a secret, where rules are."""
     file = tmp_path / "access.toml"
     file.write_text(RULES)
-    coordinator = await begun(real, trust=NamedCallers.with_rules(file))
+    coordinator = await begun(single, trust=NamedCallers.with_rules(file))
     fields = {"member_secret": b"s" * 16, "group_instance_id": "i"}
-    return coordinator, await joined(real.caller(coordinator, "owner"), **fields)
+    return coordinator, await joined(single.caller(coordinator, "owner"), **fields)
 
 
 @pytest.mark.row("GS-14")
 async def test_who_may_not_see_a_topic_of_a_group_is_not_shown_the_group(
-    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+    single: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
 ) -> None:
     coordinator, _ = of_owner
     for who, code in (("owner", error_code.NONE), ("blind", error_code.TOPIC_AUTHORIZATION_FAILED)):
-        (group,) = await described(real.caller(coordinator, who), GROUP)
+        (group,) = await described(single.caller(coordinator, who), GROUP)
         assert (group.group_id, group.error_code) == (GROUP, code)
         assert (len(group.members), group.group_epoch > 0) == ((1, True) if not code else (0, False))
 
 
 @pytest.mark.row("RX-07")
 async def test_an_expression_matches_nothing_that_its_member_may_not_see(
-    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+    single: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
 ) -> None:
     coordinator, _ = of_owner
     blind, seeing = (
-        IncrementalCaller(real.caller(coordinator, who), f"{GROUP}-{who}") for who in ("blind", "owner")
+        IncrementalCaller(single.caller(coordinator, who), f"{GROUP}-{who}") for who in ("blind", "owner")
     )
     for member in (blind, seeing):
         assert not (await member.join((), topic_regex=".*", member_secret=b"s" * 16)).error_code
@@ -255,7 +259,7 @@ async def test_an_expression_matches_nothing_that_its_member_may_not_see(
     for _ in range(3):  # what both match was looked up in order
         assert not (await blind.beat(member_secret=b"s" * 16)).error_code
     assert not blind.owned
-    late = IncrementalCaller(real.caller(coordinator, "blind"), seeing.group_id)
+    late = IncrementalCaller(single.caller(coordinator, "blind"), seeing.group_id)
     answer = await late.join((), topic_regex=".*")
     assert answer.error_code == error_code.TOPIC_AUTHORIZATION_FAILED
 
@@ -263,26 +267,26 @@ async def test_an_expression_matches_nothing_that_its_member_may_not_see(
 @pytest.mark.row("HQ-02")
 @pytest.mark.row("HQ-03")
 async def test_who_may_not_join_a_group_or_see_a_topic_is_refused(
-    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+    single: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
 ) -> None:
     coordinator, _ = of_owner
     for who, code in (
         ("", error_code.GROUP_AUTHORIZATION_FAILED),
         ("blind", error_code.TOPIC_AUTHORIZATION_FAILED),
     ):
-        assert (await IncrementalCaller(real.caller(coordinator, who), GROUP).join()).error_code == code
-    (group,) = await described(real.caller(coordinator, "stranger"), GROUP)
+        assert (await IncrementalCaller(single.caller(coordinator, who), GROUP).join()).error_code == code
+    (group,) = await described(single.caller(coordinator, "stranger"), GROUP)
     assert group.error_code == error_code.GROUP_AUTHORIZATION_FAILED
     assert not group.members
 
 
 async def test_a_member_is_its_identitys_and_its_secrets_alone(
-    real: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
+    single: RealCluster, of_owner: tuple[Coordinator, IncrementalCaller]
 ) -> None:
     coordinator, member = of_owner
     owned = dict(member.owned)
     owner = member.caller
-    member.caller = real.caller(coordinator, "thief")
+    member.caller = single.caller(coordinator, "thief")
     for answer in (await member.beat(), await member.leave(), await member.beat(member_epoch=0)):
         assert answer.error_code == error_code.UNKNOWN_MEMBER_ID
     newcomer = IncrementalCaller(member.caller, GROUP, group_instance_id="i")
@@ -298,8 +302,8 @@ async def test_a_member_is_its_identitys_and_its_secrets_alone(
     assert await member.commit(1, ("t", 0)) == error_code.NONE
 
 
-async def test_what_breaks_the_limits_is_refused_with_its_field(real: RealCluster) -> None:
-    caller = real.caller(await begun(real))
+async def test_what_breaks_the_limits_is_refused_with_its_field(single: RealCluster) -> None:
+    caller = single.caller(await begun(single))
     member = IncrementalCaller(caller, GROUP)
     wrong: list[dict[str, Any]] = [
         {"process_id": b"short"},

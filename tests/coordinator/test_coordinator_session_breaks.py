@@ -138,14 +138,14 @@ def test_settings_have_bounds(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.cluster
-async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(real: RealCluster) -> None:
-    coordinator = await real.add("a")
+async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(single: RealCluster) -> None:
+    coordinator = await single.add("a")
     await owns(coordinator, SHARDS)
-    caller, group = real.caller(coordinator), group_of(2, 0, SHARDS)
+    caller, group = single.caller(coordinator), group_of(2, 0, SHARDS)
     joined = await stable(caller, group)
     session = await Session(caller.channel).hello()
     assert (await session.attach(group, joined)).shard_epoch == 1
-    await real.claim(2)
+    await single.claim(2)
     await caller.commit(group, 1, joined)
     moved = (await session.until(lambda: session.said("coordinator_moved")))[0]
     assert (moved.member_id, moved.coordinator.node_id) == (joined.member_id, "")
@@ -163,10 +163,10 @@ async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(real:
 
 
 @pytest.mark.cluster
-async def test_members_of_a_failed_shard_are_unheard(real: RealCluster) -> None:
-    coordinator = await real.add("a")
+async def test_members_of_a_failed_shard_are_unheard(single: RealCluster) -> None:
+    coordinator = await single.add("a")
     await owns(coordinator, SHARDS)
-    caller, groups = real.caller(coordinator), [group_of(1, 0, SHARDS), group_of(2, 0, SHARDS)]
+    caller, groups = single.caller(coordinator), [group_of(1, 0, SHARDS), group_of(2, 0, SHARDS)]
     session = await Session(caller.channel).hello()
     for group in groups:
         await session.attach(group, await stable(caller, group))

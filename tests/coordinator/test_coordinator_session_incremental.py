@@ -20,13 +20,13 @@ PARTITIONS = 4
 
 
 @pytest.mark.cluster
-async def test_a_kill_of_the_coordinator_and_a_join_touch_only_what_moves(real: RealCluster) -> None:
-    first = await begun(real)
-    second = await real.add("b")
+async def test_a_kill_of_the_coordinator_and_a_join_touch_only_what_moves(single: RealCluster) -> None:
+    first = await begun(single)
+    second = await single.add("b")
     one, two, three = (StreamCaller(GROUP, "t", name) for name in ("one", "two", "three"))
-    assert not (await one.join(real.caller(first))).error_code
+    assert not (await one.join(single.caller(first))).error_code
     await one.has(PARTITIONS)
-    assert not (await two.join(real.caller(first))).error_code
+    assert not (await two.join(single.caller(first))).error_code
     await two.has(2)
     await one.has(2)
     before = one.owned | two.owned
@@ -34,9 +34,9 @@ async def test_a_kill_of_the_coordinator_and_a_join_touch_only_what_moves(real: 
     await first.abort()
     await owns(second, SHARDS)
     for member in (one, two):
-        assert not (await member.resume(real.caller(second))).error_code
+        assert not (await member.resume(single.caller(second))).error_code
     assert one.owned | two.owned == before
-    assert not (await three.join(real.caller(second))).error_code
+    assert not (await three.join(single.caller(second))).error_code
     await three.has(1)
     moved = three.owned.keys()
     assert one.stopped | two.stopped == moved
@@ -46,9 +46,9 @@ async def test_a_kill_of_the_coordinator_and_a_join_touch_only_what_moves(real: 
 
 
 @pytest.mark.cluster
-async def test_a_process_that_dies_and_one_that_leaves_give_to_the_others(real: RealCluster) -> None:
-    coordinator = await begun(real)
-    caller = real.caller(coordinator)
+async def test_a_process_that_dies_and_one_that_leaves_give_to_the_others(single: RealCluster) -> None:
+    coordinator = await begun(single)
+    caller = single.caller(coordinator)
     one, two, three = (StreamCaller(GROUP, "t", name) for name in ("one", "two", "three"))
     for count, member in enumerate((one, two, three)):
         assert not (await member.join(caller)).error_code
@@ -63,20 +63,20 @@ async def test_a_process_that_dies_and_one_that_leaves_give_to_the_others(real: 
 
 
 @pytest.mark.cluster
-async def test_a_large_group_on_streams_is_assigned_by_another_process(real: RealCluster) -> None:
+async def test_a_large_group_on_streams_is_assigned_by_another_process(single: RealCluster) -> None:
     """INC-34, INC-107."""
-    coordinator = await begun(real)
+    coordinator = await begun(single)
     many = AT_ONCE_MAX * ALIKE_FACTOR + 2
-    await real.change_topic(create=discovery_pb2.Topic(name="large", partitions=many))
+    await single.change_topic(create=discovery_pb2.Topic(name="large", partitions=many))
     await until(lambda: "large" in topics_of(coordinator))
     one, two = (StreamCaller(GROUP, "large", name) for name in ("one", "two"))
-    assert not (await one.join(real.caller(coordinator))).error_code
+    assert not (await one.join(single.caller(coordinator))).error_code
     await one.has(many)
     assert coordinator._parts is not None
     pid = coordinator._parts.aside.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert not (await two.join(real.caller(coordinator))).error_code
+    assert not (await two.join(single.caller(coordinator))).error_code
     await two.has(many // 2)
     await one.has(many // 2)
     assert coordinator._parts.aside.pid not in {pid, None}
@@ -91,22 +91,22 @@ def test_the_setting_of_the_pause_reaches_the_core() -> None:
 
 
 @pytest.mark.cluster
-async def test_a_stream_is_told_who_owns_the_group(real: RealCluster) -> None:
-    first = await begun(real)
-    second = await real.add("b")
+async def test_a_stream_is_told_who_owns_the_group(single: RealCluster) -> None:
+    first = await begun(single)
+    second = await single.add("b")
     member = StreamCaller(GROUP, "t", "one")
-    answer = await member.join(real.caller(second))
+    answer = await member.join(single.caller(second))
     assert answer.error_code == error_code.NOT_COORDINATOR
     assert answer.coordinator.node_id == "a"
-    assert not (await member.join(real.caller(first))).error_code
+    assert not (await member.join(single.caller(first))).error_code
     await member.has(PARTITIONS)
     await member.close()
 
 
 @pytest.mark.cluster
-async def test_a_stream_takes_members_up_to_its_limit(real: RealCluster) -> None:
-    coordinator = await begun(real, session=SessionSettings(max_members=1))
-    session = await Session(real.caller(coordinator).channel).hello()
+async def test_a_stream_takes_members_up_to_its_limit(single: RealCluster) -> None:
+    coordinator = await begun(single, session=SessionSettings(max_members=1))
+    session = await Session(single.caller(coordinator).channel).hello()
     one, two = StreamCaller(GROUP, "t", "one"), StreamCaller(GROUP, "t", "two")
     for member in (one, two):
         member.session = session
