@@ -213,6 +213,26 @@ async def test_commits_count_all_the_way_back(reverting: LocalCluster) -> None:
         await stage.end()
 
 
+async def test_static_members_go_on_and_come_back_to_what_they_had(reverting: LocalCluster) -> None:
+    """INC-181: under their instance ids, which a next process takes over in the classic group."""
+    async with reverting as cluster:
+        stage = Stage(cluster, cluster.connect())
+        await stage.connection.create_topic("t", 6)
+        one = await stage.add("one", **AUTO, group_instance_id="blue")
+        two = await stage.add("two", **AUTO, group_instance_id="green")
+        await cluster.until(lambda: share(one, two))
+        three = await stage.add("three", protocol="classic")
+        await cluster.until(lambda: share(one, two, three))
+        assert await kind(stage.connection) == "classic"
+        had = two.member.partitions
+        await two.member.close()
+        stage.workers.remove(two)
+        again = await stage.add("again", **AUTO, group_instance_id="green")
+        await cluster.until(lambda: share(one, again, three))
+        assert again.member.partitions == had
+        await stage.end()
+
+
 async def test_its_number_is_above_those_of_all_its_joins(reverting: LocalCluster) -> None:
     """INC-181: a lower one would be refused as a join that is late."""
     async with reverting as cluster:
