@@ -462,8 +462,7 @@ class Group:
         Nobody may without a protocol, also where a join phase has lost all its members: there would be none
         to choose for its generation.
         """
-        is_incremental = self.incremental is not None and self.incremental.members
-        if not protocol_type or not protocols or is_incremental:
+        if not protocol_type or not protocols:
             return False
         if self.state is GroupState.EMPTY:
             return True

@@ -109,8 +109,6 @@ class Conversions:
         for member in group.members.values():
             if not _is_capable(member) or _told_by(group, member) is None:
                 return f"member {member.member_id} can only be in a classic group"
-        if not any(member.recorded for member in group.members.values()):
-            return "its members are in no generation yet"
         if group.reverted:
             return "it has just become a classic one; its members have no assignment since"
         if group.renewed_topics:
