@@ -35,7 +35,7 @@ KINDS = (
     *("generation_started", "assignment_committed", "offset_committed", "group_tombstone"),
     *("offset_tombstone", "topics_seen", "partitions_removed", "handoff", "snapshot"),
     *("member_subscribed", "epoch_raised", "target_assigned", "member_stepped", "member_subscribed"),
-    "group_settings_altered",
+    *("group_settings_altered", "group_reverted"),
     *("member_went_away", "instance_moved", "member_removed", "member_stepped", "expression_resolved"),
     "moves_held",
 )
