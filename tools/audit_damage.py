@@ -5,7 +5,8 @@
 trimmed, on five nodes, with groups of both kinds, and these trimmed), or of the kind that is named.
 
 With `--spark N` one of N damages is also judged by the audit with Spark, which must find the same promises
-broken: all in one session, which takes a second or two for each.
+broken: all in one session, which takes a second or two for each. `--forged` draws only forgings, with all
+hashes made right on all nodes; `--anchored` names those that left a right log, which only an anchor shows.
 """
 
 import argparse
@@ -35,7 +36,9 @@ def _with_spark() -> Iterator[Audit]:
             yield lambda url: frozenset(+check(spark, url, options, folder / "tables").broken)
 
 
-async def _run(life: Life, seed: int, count: int, audit: Audit | None, every: int) -> list[Tally]:
+async def _run(
+    life: Life, seed: int, count: int, audit: Audit | None, every: int, *, forged: bool, anchored: bool
+) -> list[Tally]:
     tallies = []
     with tempfile.TemporaryDirectory(prefix="muster-audit-damage-") as folder:
         async with real_logs(Path(folder), life) as stage:
@@ -43,9 +46,9 @@ async def _run(life: Life, seed: int, count: int, audit: Audit | None, every: in
                 sys.exit("the logs are broken before anything is damaged")
             for part in range(0, count, _AT_ONCE):
                 some = min(_AT_ONCE, count - part)
-                tally = await asyncio.to_thread(stage.run, seed + part, some, audit, every)
+                tally = await asyncio.to_thread(stage.run, seed + part, some, audit, every, forged=forged)
                 print(f"{life.value} logs: {tally}", flush=True)
-                for line in tally.wrong:
+                for line in [*tally.wrong, *(tally.anchored if anchored else ())]:
                     print(f"  {line}", flush=True)
                 tallies.append(tally)
     return tallies
@@ -58,13 +61,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spark", type=int, default=0, metavar="N", help="Spark judges one of N as well")
     parser.add_argument("--life", type=Life, choices=[*Life], action="append", help="only these logs")
+    parser.add_argument("--forged", action="store_true", help="only forgings, on all nodes")
+    parser.add_argument("--anchored", action="store_true", help="name what an anchor alone shows")
     arguments = parser.parse_args()
     with _with_spark() if arguments.spark else nullcontext() as audit:
         tallies = [
             tally
             for life in arguments.life or Life
             for tally in asyncio.run(
-                _run(life, arguments.seed, arguments.count, audit, max(arguments.spark, 1))
+                _run(
+                    life,
+                    arguments.seed,
+                    arguments.count,
+                    audit,
+                    max(arguments.spark, 1),
+                    forged=arguments.forged,
+                    anchored=arguments.anchored,
+                )
             )
         ]
     return 1 if any(tally.wrong for tally in tallies) else 0

@@ -27,7 +27,8 @@ from muster_server.verify.reader import LogUnreadableError
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyarrow.parquet as pq
-from kit.logs.audit_corpus import NO_BEGINNING, marked, stored
+from kit.logs.audit_corpus import NO_BEGINNING
+from kit.logs.marked_logs import marked, stored
 from muster_audit.command import app
 from muster_audit.describe import describe_at, parse_time
 from muster_audit.export import export_log, report_exported

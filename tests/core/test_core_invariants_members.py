@@ -44,7 +44,7 @@ def test_what_a_snapshot_knows_of_a_member_counts() -> None:
         state.replay(entry.position, records_pb2.Record.FromString(entry.record))
     findings = Findings()
     checker = GroupChecker(findings, trimmed=True)
-    checker.begin_with(state.groups.values(), built.end)
+    checker.begin_with(state.groups, built.end)
     generation_with(built, 3, "z", "bob", OTHER)
     last = built.entries[-1]
     checker.add_run(RecordRun(Position(*last.position), [last.record]))

@@ -1,34 +1,55 @@
-"""Records forged field by field, and whole logs set back: with every hash made right by who knows how."""
+"""Logs forged with every hash made right by who knows how: records, snapshots, and whole logs set back."""
 
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
 
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
+from kit.damage.forged_fields import change, fields, raised, renamed
 from kit.damage.streams import rechain
 from kit.damage.target import Damage, Entry, Target, place
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 
-_BIG = 2**31 - 1
-
 
 def a_field_of_a_record(target: Target) -> str:
-    """Changes one field of a record, and whatever names a hash of what follows: markers and snapshots."""
+    """Changes one field of a record, set or not, and whatever names a hash of what follows."""
     entries = target.entries
     index = target.draw.randrange(len(entries))
-    try:
-        record = records_pb2.Record.FromString(entries[index][1][b"r"])
-    except DecodeError:
+    record = _record(entries[index])
+    if record is None:
         return "nothing"
-    owner, field, path = target.draw.choice(list(_fields(record, "")))
-    _change(target.draw, owner, field)
+    owner, field, path = target.draw.choice(list(fields(record)))
+    change(target.draw, owner, field)
     entries[index][1][b"r"] = record.SerializeToString()
     _make_right(target, entries, index)
     target.rewrite(entries)
     return f"{path[1:]} of {entries[index][0].decode()}, with all hashes"
+
+
+def a_field_of_a_snapshot(target: Target) -> str:
+    """Changes one field of a stored snapshot, and its marker."""
+    drawn = target.draw.randrange(1 << 30)
+    said: list[str] = []
+
+    def forge(part: snapshot_pb2.SnapshotPart) -> None:
+        draw = random.Random(drawn)  # the same on each node
+        items = [item for item in part.items if item.WhichOneof("kind") not in ("header", "end")]
+        if not items:
+            return
+        owner, field, path = draw.choice(list(fields(draw.choice(items))))
+        change(draw, owner, field)
+        said.append(path[1:])
+
+    uptos = sorted(_uptos(target))
+    if not uptos:
+        return "nothing"
+    upto = target.draw.choice(uptos)
+    _forge_snapshot(target, upto, forge)
+    entries = target.entries
+    _make_right(target, entries, 0)
+    target.rewrite(entries)
+    return f"{said[0] if said else 'nothing'} of the snapshot up to {upto.decode()}, with all hashes"
 
 
 def a_record_less(target: Target) -> str:
@@ -37,11 +58,72 @@ def a_record_less(target: Target) -> str:
     if len(entries) < 3:
         return "nothing"
     index = target.draw.randrange(1, len(entries) - 1)
-    contents = [fields for at, (_, fields) in enumerate(entries) if at != index]
-    moved = [(id_, fields) for (id_, _), fields in zip(entries[:-1], contents, strict=True)]
+    contents = [values for at, (_, values) in enumerate(entries) if at != index]
+    moved = [(id_, values) for (id_, _), values in zip(entries[:-1], contents, strict=True)]
     _make_right(target, moved, index)
     target.rewrite(moved)
     return f"entry {index}, the others moved up, with all hashes"
+
+
+def a_record_over_another(target: Target) -> str:
+    """Writes what one entry says in the place of another one, too."""
+    entries = target.entries
+    one, other = (target.draw.randrange(len(entries)) for _ in range(2))
+    entries[other][1][b"r"] = entries[one][1][b"r"]
+    _make_right(target, entries, other)
+    target.rewrite(entries)
+    return f"what {entries[one][0].decode()} says at {entries[other][0].decode()}, with all hashes"
+
+
+def two_records_exchanged(target: Target) -> str:
+    """Lets an entry and a later one say what the other one said."""
+    entries = target.entries
+    first = target.draw.randrange(len(entries))
+    second = min(first + target.draw.choice([1, 1, 2, 5]), len(entries) - 1)
+    one, other = entries[first][1], entries[second][1]
+    one[b"r"], other[b"r"] = other[b"r"], one[b"r"]
+    _make_right(target, entries, first)
+    target.rewrite(entries)
+    return f"{entries[first][0].decode()} and {entries[second][0].decode()} exchanged, with all hashes"
+
+
+def all_numbers_of_a_group(target: Target) -> str:
+    """Raises all epochs and generations of a group by one, in the records and in the snapshots."""
+    entries = target.entries
+    groups = sorted({group for entry in entries if (group := _group_of(_record(entry)))})
+    if not groups:
+        return "nothing"
+    group = target.draw.choice(groups)
+    for upto in _uptos(target):
+        _forge_snapshot(target, upto, lambda part: _raise_in(part, group))
+    for entry in entries:
+        record = _record(entry)
+        if record is not None and _group_of(record) == group and raised(record, group):
+            entry[1][b"r"] = record.SerializeToString()
+    _make_right(target, entries, 0)
+    target.rewrite(entries)
+    return f"all epochs and generations of {group} raised, with all hashes"
+
+
+def a_name_in_a_part(target: Target) -> str:
+    """Gives a member another name or identity, or a group another id, up to an entry or from one on."""
+    entries = target.entries
+    names = sorted({name for entry in entries for name in _names_in(_record(entry))})
+    if not names:
+        return "nothing"
+    name = target.draw.choice(names)
+    cut = target.draw.randrange(len(entries) + 1)
+    some = target.draw.choice([entries[:cut], entries[cut:], entries])
+    if some is entries:
+        for upto in _uptos(target):
+            _forge_snapshot(target, upto, lambda part: renamed(part, name, name[::-1]))
+    for entry in some:
+        record = _record(entry)
+        if record is not None and renamed(record, name, name[::-1]):
+            entry[1][b"r"] = record.SerializeToString()
+    _make_right(target, entries, 0)
+    target.rewrite(entries)
+    return f"{name!r} in {len(some)} of {len(entries)} entries, cut at {cut}, with all hashes"
 
 
 def set_back(target: Target) -> str:
@@ -50,7 +132,7 @@ def set_back(target: Target) -> str:
     left = target.draw.randrange(1, len(entries) + 1)
     entries = entries[:left]
     end = place(entries[-1][0])
-    claim = next((fields[b"n"] for id_, fields in entries if place(id_).epoch == end.epoch), b"")
+    claim = next((values[b"n"] for id_, values in entries if place(id_).epoch == end.epoch), b"")
     target.rewrite(entries)
     for node in target.nodes:
         node.set(target.base + b":acknowledged", end.stream_id)
@@ -61,81 +143,112 @@ def set_back(target: Target) -> str:
     return f"the log set back to {end.stream_id}"
 
 
-def _fields(message: Message, path: str) -> Iterator[tuple[Message, FieldDescriptor, str]]:
-    for field, value in message.ListFields():
-        here = f"{path}.{field.name}"
-        yield message, field, here
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            for one in value if field.is_repeated else [value]:
-                yield from _fields(one, here)
+# --- what is in records
 
 
-def _change(draw: random.Random, message: Message, field: FieldDescriptor) -> None:
-    value: Any = getattr(message, field.name)
-    if field.is_repeated:
-        left = list(value)
-        draw.choice([left.reverse, left.pop, left.clear])()
-        message.ClearField(field.name)
-        getattr(message, field.name).extend(left)
-    elif field.type == FieldDescriptor.TYPE_MESSAGE:
-        message.ClearField(field.name)
-    else:
-        setattr(message, field.name, draw.choice(_others(field, value)))
+def _record(entry: Entry) -> records_pb2.Record | None:
+    try:
+        return records_pb2.Record.FromString(entry[1][b"r"])
+    except DecodeError:
+        return None
 
 
-def _others(field: FieldDescriptor, value: Any) -> list[Any]:
-    if field.type == FieldDescriptor.TYPE_STRING:
-        return ["", "forged", value + "x"]
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        return [b"", b"\xff\x01", value[::-1]]
-    if field.type == FieldDescriptor.TYPE_BOOL:
-        return [not value]
-    if field.type == FieldDescriptor.TYPE_ENUM:  # ours have about so many values
-        return list(range(12))
-    unsigned = field.type in (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
-    return [0, value + 1, max(value - 1, 0), _BIG, *([] if unsigned else [-5])]
+def _group_of(record: records_pb2.Record | None) -> str:
+    kind = record.WhichOneof("kind") if record is not None else None
+    return getattr(getattr(record, kind), "group_id", "") if kind else ""
+
+
+def _names_in(record: records_pb2.Record | None) -> set[str]:
+    """Ids of groups and members, identities and static ids that a record names."""
+    if record is None:
+        return set()
+    return {
+        value
+        for owner, field, _ in fields(record)
+        if field.name in ("group_id", "member_id", "identity", "group_instance_id")
+        and (value := getattr(owner, field.name))
+    }
+
+
+# --- all hashes made right
 
 
 def _make_right(target: Target, entries: list[Entry], first: int) -> None:
     """Makes the chain whole from an entry on, and with it the markers and snapshots after it."""
     rechain(entries, first)
     for index in range(first + 1, len(entries)):
-        marker = _marker(entries[index][1][b"r"])
-        if marker is None:
+        record = _record(entries[index])
+        if record is None or not record.HasField("snapshot"):
             continue
-        upto = Position.from_proto(marker.snapshot.upto)
+        upto = Position.from_proto(record.snapshot.upto)
         at = upto.offset - place(entries[0][0]).offset
         if first <= at < index:
-            marker.snapshot.hash = entries[at][1][b"h"]
-            marker.snapshot.digest = _signed(target, upto, marker.snapshot.hash) or marker.snapshot.digest
-            entries[index][1][b"r"] = marker.SerializeToString()
+            record.snapshot.hash = entries[at][1][b"h"]
+            record.snapshot.digest = _signed(target, upto, record.snapshot.hash) or record.snapshot.digest
+            entries[index][1][b"r"] = record.SerializeToString()
             rechain(entries, index)
-
-
-def _marker(data: bytes) -> records_pb2.Record | None:
-    try:
-        record = records_pb2.Record.FromString(data)
-    except DecodeError:
-        return None
-    return record if record.HasField("snapshot") else None
 
 
 def _signed(target: Target, upto: Position, hash_: bytes) -> bytes:
     """Has a stored snapshot name another hash; the digest of its parts then; nothing: there is none."""
-    key, digest = target.base + b":snapshot:" + upto.stream_id.encode(), b""
+
+    def sign(part: snapshot_pb2.SnapshotPart) -> None:
+        if part.items and part.items[0].HasField("header"):
+            part.items[0].header.hash = hash_
+
+    return _forge_snapshot(target, upto.stream_id.encode(), sign)
+
+
+def _uptos(target: Target) -> set[bytes]:
+    """The ends of the snapshots that the nodes store."""
+    prefix = target.base + b":snapshot:"
+    return {key[len(prefix) :] for node in target.nodes for key in node.keys(_literally(prefix) + b"*")}
+
+
+def _literally(key: bytes) -> bytes:
+    return b"".join(b"\\" + bytes([one]) if one in b"[]*?\\" else bytes([one]) for one in key)
+
+
+def _forge_snapshot(
+    target: Target, upto: bytes, forge: Callable[[snapshot_pb2.SnapshotPart], object]
+) -> bytes:
+    """Changes the parts of a stored snapshot, and their hashes; their digest then; nothing: it has none."""
+    key, digest = target.base + b":snapshot:" + upto, b""
     for node in target.nodes:
         stored: dict[bytes, bytes] = node.hgetall(key)
         numbers = sorted((name for name in stored if name.isdigit()), key=int)
         if not numbers:
             continue
-        part = snapshot_pb2.SnapshotPart.FromString(stored[numbers[0]])
-        part.items[0].header.hash = hash_
-        stored[numbers[0]] = part.SerializeToString(deterministic=True)
+        for number in numbers:
+            part = snapshot_pb2.SnapshotPart.FromString(stored[number])
+            forge(part)
+            stored[number] = part.SerializeToString(deterministic=True)
         hashes = [part_hash(stored[number]) for number in numbers]
         digest = digest_of(hashes)
-        node.hset(key, mapping={numbers[0]: stored[numbers[0]], b"hashes": b"".join(hashes)})
+        node.hset(
+            key, mapping={**{number: stored[number] for number in numbers}, b"hashes": b"".join(hashes)}
+        )
     return digest
 
 
-FORGING: tuple[Damage, ...] = (a_field_of_a_record,) * 5 + (a_record_less, set_back)
+def _raise_in(part: snapshot_pb2.SnapshotPart, group_id: str) -> None:
+    """Raises the numbers of a group whose items follow each other in a snapshot."""
+    of_the_group = False
+    for item in part.items:
+        if item.HasField("group"):
+            of_the_group = item.group.group_id == group_id
+        if of_the_group and not item.HasField("end"):
+            raised(item, group_id)
+
+
+FORGING: tuple[Damage, ...] = (
+    *(a_field_of_a_record,) * 5,
+    *(a_field_of_a_snapshot,) * 2,
+    a_record_less,
+    a_record_over_another,
+    two_records_exchanged,
+    all_numbers_of_a_group,
+    a_name_in_a_part,
+    set_back,
+)
 """What leaves a right log on all nodes can only be told by an anchor, or by an export."""

@@ -40,6 +40,7 @@ class Tally:
         unreadable: refused with a sentence.
         noted: a node that lacks something was named.
         harmless: not found, and harmless by a rule: rule → how many.
+        anchored: not found but by an anchor: what was done.
         missed: not found, and no rule says why: what was done.
         crashed: ended with another exception: what was done.
         audited: how many another audit judged as well.
@@ -50,6 +51,7 @@ class Tally:
     unreadable: int = 0
     noted: int = 0
     harmless: dict[str, int] = field(default_factory=dict)
+    anchored: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
     audited: int = 0
@@ -63,7 +65,8 @@ class Tally:
     def __str__(self) -> str:
         harmless = ", ".join(f"{count} {rule}" for rule, count in sorted(self.harmless.items()))
         return (
-            f"{self.caught} caught, {self.unreadable} unreadable, {self.noted} noted, "
+            f"{self.caught} caught, {len(self.anchored)} by an anchor alone, {self.unreadable} unreadable, "
+            f"{self.noted} noted, "
             f"{len(self.missed)} missed, {len(self.crashed)} crashes; "
             f"{self.audited} audited, {len(self.disagreed)} disagreements; harmless: {harmless or 'none'}"
         )
@@ -99,7 +102,9 @@ class Stage:
         self._anchor.write_bytes(as_text(Anchor(report.cluster_id, 0, report.ends), None))
         return report.clean
 
-    def run(self, seed: int, count: int, audit: Audit | None = None, every: int = 1) -> Tally:
+    def run(
+        self, seed: int, count: int, audit: Audit | None = None, every: int = 1, *, forged: bool = False
+    ) -> Tally:
         """Does so many damages, one after the other.
 
         Args:
@@ -107,19 +112,21 @@ class Stage:
             count: how many.
             audit: judges as well; None: nobody does.
             every: it judges one of so many.
+            forged: only forgings, on all nodes.
         """
         tally = Tally()
         for number in range(count):
             draw = random.Random(f"{seed} {number}")
-            count_of = draw.choice([1, 1, 2, len(self._nodes) // 2 + 1, len(self._nodes)])
-            nodes = draw.sample(range(len(self._nodes)), count_of)
+            everywhere = len(self._nodes)
+            count_of = everywhere if forged else draw.choice([1, 1, 2, everywhere // 2 + 1, everywhere])
+            nodes = draw.sample(range(everywhere), count_of)
             keys = sorted(key for key in self._whole[nodes[0]] if _is_judged(key))
             first = self._nodes[nodes[0]]
             kinds = {key: first.type(key).decode() for key in keys}
-            key = draw.choice(keys)
+            key = draw.choice([key for key in keys if kinds[key] == "stream" or not forged])
             others = [one for one in keys if kinds[one] == kinds[key]]
             target = Target([self._nodes[node] for node in nodes], key, draw, others)
-            damage = draw.choice(_DAMAGES[kinds[key]])
+            damage = draw.choice(FORGING if forged else _DAMAGES[kinds[key]])
             try:
                 said = damage(target)
                 on = f"{key.decode()} on nodes {[n + 1 for n in nodes]}"
@@ -144,7 +151,9 @@ class Stage:
             tally.caught += 1
         elif set(report.notes) - self._notes:
             tally.noted += 1
-        elif rule := self._only_an_anchor_tells(target, damage) or self._harmless(target, len(target.nodes)):
+        elif self._only_an_anchor_tells(target, damage):
+            tally.anchored.append(what)
+        elif rule := self._harmless(target, len(target.nodes)):
             tally.harmless[rule] = tally.harmless.get(rule, 0) + 1
         else:
             tally.missed.append(what)
@@ -168,12 +177,11 @@ class Stage:
         if audited != verified:
             tally.disagreed.append(f"{what}: {sorted(verified)} verified, {sorted(audited)} audited")
 
-    def _only_an_anchor_tells(self, target: Target, damage: Damage) -> str:
+    def _only_an_anchor_tells(self, target: Target, damage: Damage) -> bool:
         """A right log on all nodes, other than the one before: an anchor made of that one has to show it."""
         if damage not in FORGING or len(target.nodes) < len(self._nodes):
-            return ""
-        report = verify(self._url, anchoring=Anchoring(str(self._anchor)))
-        return "a right log on all nodes, which an anchor shows" if report.broken["L12"] else ""
+            return False
+        return bool(verify(self._url, anchoring=Anchoring(str(self._anchor))).broken["L12"])
 
     def _harmless(self, target: Target, damaged: int) -> str:
         """The rule of docs/audit.md that says why nothing needs to be found; empty: none does."""

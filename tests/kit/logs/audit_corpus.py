@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
+from kit.logs.damaged_fronts import FORGED_FRONTS
 from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
 from kit.logs.forged_members import members_that_may_be
 from kit.logs.forged_records import seen_of_the_catalog
 from kit.logs.incremental_log import with_incremental_group
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
+from kit.logs.marked_logs import MARKED, UPTO, Change, Hurt, as_it_is, marked, parts_of, stored, trimmed
 from muster_audit.check import CheckOptions, Result, check
 from muster_audit.promises import ALL
 from muster_audit.reading.exported import Beginning, ShardExport, mark
 from muster_core.audit.anchor import Anchor, End
 from muster_core.audit.stored_snapshots import StoredSnapshot
-from muster_core.config import GroupConfig
 from muster_core.log.page import Page
-from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
+from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_metadata.cluster.owners import OwnerRow
@@ -123,26 +124,6 @@ class Verdicts:
         return sorted(set(ALL) - {case.invariant for case in self.cases.values()})
 
 
-Change = Callable[[Shard], None]
-Hurt = Callable[[RedisNodes, int, int, LogBuilder], None]
-_UPTO = 10  # index of the entry that snapshots of the corpus end with
-_BOTH_KINDS = -2  # and of those of two kinds of groups, once their marker is written
-
-
-def _parts(built: LogBuilder, change: Change, last: int = _UPTO) -> list[bytes]:
-    """A snapshot of the log's state at its second claim or another entry, changed before it is written."""
-    state = Shard(built.shard, GroupConfig())
-    upto = built.entries[last]
-    for entry in built.entries[: built.entries.index(upto) + 1]:
-        state.replay(entry.position, records_pb2.Record.FromString(entry.record))
-    change(state)
-    return list(parts(state.groups.values(), Covered(built.shard, upto.position, upto.hash), part_bytes=100))
-
-
-def _as_it_is(_: Shard) -> None:
-    """Changes nothing."""
-
-
 def _another_offset(state: Shard) -> None:
     offsets = next(iter(state.groups.values())).offsets
     partition, found = next(iter(offsets))
@@ -161,51 +142,13 @@ def _another_token(state: Shard) -> None:
             group.incremental.put(replace(member, held=held))
 
 
-def marked(
-    change: Change = _as_it_is, last: int = _UPTO, groups: int = 1, **values: Any
-) -> Callable[[LogBuilder], None]:
-    """Writes the marker of a snapshot; `values`: what it says instead of what is right."""
-
-    def make(built: LogBuilder) -> None:
-        stored = _parts(built, change, last)
-        upto = built.entries[last]
-        marker = records_pb2.Snapshot(
-            upto=upto.position.to_proto(),
-            hash=upto.hash,
-            parts=len(stored),
-            digest=digest_of(part_hash(part) for part in stored),
-            groups=groups,
-        )
-        marker.MergeFrom(records_pb2.Snapshot(**values))
-        built.add(records_pb2.Record(snapshot=marker))
-
-    return make
-
-
-def _snapshot_of_both_kinds(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
+def _snapshot_of_both_kinds(change: Change = as_it_is) -> Callable[[LogBuilder], None]:
     """Adds an incremental group, and the marker of a snapshot after it."""
 
     def make(built: LogBuilder) -> None:
         marked(change, len(with_incremental_group(built).entries) - 1, groups=2)(built)
 
     return make
-
-
-def stored(change: Change = _as_it_is, last: int = _UPTO) -> Hurt:
-    """Stores a snapshot on all nodes."""
-
-    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
-        stored = _parts(built, change, last)
-        fields: dict[str, bytes] = {str(number): part for number, part in enumerate(stored)}
-        fields["hashes"] = b"".join(map(part_hash, stored))
-        upto = built.entries[last].position.stream_id
-        keys = log_keys(shard, shards)
-        for node in nodes:
-            with redis.Redis(port=node.port) as connection:
-                connection.hset(keys.snapshot(upto), mapping=fields)
-                connection.hset(keys.snapshots, upto, built.end.stream_id)
-
-    return hurt
 
 
 def _rewritten_before_the_snapshot(built: LogBuilder) -> None:
@@ -218,7 +161,7 @@ def _rewritten_before_the_snapshot(built: LogBuilder) -> None:
 
 def _one_bit_of_the_hashes(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
     stored()(nodes, shard, shards, built)
-    key = log_keys(shard, shards).snapshot(built.entries[_UPTO].position.stream_id)
+    key = log_keys(shard, shards).snapshot(built.entries[UPTO].position.stream_id)
     for node in nodes:
         with redis.Redis(port=node.port) as connection:
             hashes = bytearray(connection.hget(key, "hashes") or b"")
@@ -323,8 +266,8 @@ def _marked_log(shard: int, shards: int) -> LogBuilder:
 def _stored_of_another_hash(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
     """Stores a snapshot whose header names another hash, and a marker of it."""
     other = _marked_log(shard, shards)
-    other.change(_UPTO, hash=bytes(32))
-    digest = digest_of(part_hash(part) for part in _parts(other, _as_it_is))
+    other.change(UPTO, hash=bytes(32))
+    digest = digest_of(part_hash(part) for part in parts_of(other, as_it_is))
     del built.entries[-1]
     marked(digest=digest)(built)
     for node in nodes:
@@ -332,18 +275,10 @@ def _stored_of_another_hash(nodes: RedisNodes, shard: int, shards: int, built: L
     stored()(nodes, shard, shards, other)
 
 
-def _a_trimmed_log(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
-    stored()(nodes, shard, shards, built)
-    for node in nodes:
-        store(node, shard, shards, built.entries[_UPTO - 1 :], built.end)
-
-
 def _a_rotten_copy(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
     stored()(nodes, shard, shards, built)
     with redis.Redis(port=nodes[2].port) as connection:
-        connection.hset(
-            log_keys(shard, shards).snapshot(built.entries[_UPTO].position.stream_id), "1", b"rot"
-        )
+        connection.hset(log_keys(shard, shards).snapshot(built.entries[UPTO].position.stream_id), "1", b"rot")
 
 
 def _an_entry_differs_on_one_node(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
@@ -376,7 +311,7 @@ def _with_fields(*names: str) -> Hurt:
                 connection.delete(key)
                 for index, (id_, fields) in enumerate(entries):
                     values = [*fields.values(), b"more"]
-                    changed = dict(zip(names, values, strict=False)) if index == _UPTO - 1 else fields
+                    changed = dict(zip(names, values, strict=False)) if index == UPTO - 1 else fields
                     connection.xadd(key, changed, id=id_)
 
     return hurt
@@ -415,7 +350,7 @@ def cases() -> list[Case]:
     return [
         Case("a healthy log", CLEAN, acks=(Position(1, 5), Position(2, 22))),
         Case("a snapshot", CLEAN, marked(), stored()),
-        Case("a trimmed log with its snapshot", CLEAN, marked(), _a_trimmed_log),
+        Case("a trimmed log with its snapshot", CLEAN, marked(), trimmed(UPTO - 1)),
         Case("a node lags behind", CLEAN, hurt=_a_node_lags_behind),
         Case("more than was acknowledged", CLEAN, hurt=_more_than_was_acknowledged),
         Case(
@@ -431,13 +366,14 @@ def cases() -> list[Case]:
         Case("the end is on a minority", "L5", hurt=_the_end_is_on_a_minority),
         Case("a snapshot with another offset", "O2", marked(_another_offset), stored(_another_offset)),
         Case("a snapshot without a member", "G12", marked(_a_member_less), stored(_a_member_less)),
-        Case("an incremental group", CLEAN, _snapshot_of_both_kinds(), stored(last=_BOTH_KINDS)),
+        Case("an incremental group", CLEAN, _snapshot_of_both_kinds(), stored(last=MARKED)),
         Case(
             "a snapshot with another token",
             "I7",
             _snapshot_of_both_kinds(_another_token),
-            stored(_another_token, _BOTH_KINDS),
+            stored(_another_token, MARKED),
         ),
+        *(Case(front.name, front.invariant, front.make, front.hurt) for front in FORGED_FRONTS),
         Case("a rotten copy of a snapshot", "L9", marked(), _a_rotten_copy),
         Case("the beginning is on a minority", "L5", hurt=_without_beginning(0, 1)),
         Case("one node lacks the beginning", "L9", hurt=_without_beginning(2)),
@@ -458,17 +394,19 @@ def cases() -> list[Case]:
         Case("members that get an identity and a secret", CLEAN, members_that_may_be),
         Case("an anchor at the end", CLEAN, anchor=_end_at(-1)),
         Case("an anchor in the middle", CLEAN, anchor=_end_at(4)),
-        Case("an anchor in the trimmed part", CLEAN, marked(), _a_trimmed_log, anchor=_end_at(3)),
+        Case("an anchor in the trimmed part", CLEAN, marked(), trimmed(UPTO - 1), anchor=_end_at(3)),
         Case("everything rolled back", "L12", hurt=_rolled_back(_nothing), anchor=_end_at(-1)),
         Case("everything written anew", "L12", anchor=_end_at(-1, hash=bytes(32))),
         Case(
             "trimmed after it was written anew",
             "L12",
             marked(),
-            _a_trimmed_log,
-            anchor=_end_at(_UPTO, hash=bytes(32)),
+            trimmed(UPTO - 1),
+            anchor=_end_at(UPTO, hash=bytes(32)),
         ),
         Case("trimmed beyond what covers it", "L12", hurt=_without_beginning(0, 1, 2), anchor=_end_at(3)),
+        Case("a removal that is in the catalog", CLEAN, _removal_of_a_region(1)),
+        Case("a removal that is not in the catalog", "G17", _removal_of_a_region(0)),
         Case("more of the catalog was seen than there is", "L5", _more_of_the_catalog_than_there_is),
         Case("the fields of an entry in another order", "L10", hurt=_with_fields("h", "n", "r")),
         Case("the fields of an entry under other names", "L10", hurt=_with_fields("s", "n", "h")),
@@ -496,6 +434,18 @@ def _progress_of_another_group(built: LogBuilder) -> None:
     message = records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
     message.offsets.add(topic="t", partition=0, offset=5)
     built.add(records_pb2.Record(offset_committed=message))
+
+
+def _removal_of_a_region(number: int) -> Callable[[LogBuilder], None]:
+    """Notes that a partition was removed; of its topic the catalog removed number 1 alone."""
+
+    def make(built: LogBuilder) -> None:
+        seen_of_the_catalog(built, 15, epoch=1)
+        removed = records_pb2.PartitionsRemoved()
+        removed.topics.add(topic="regions", partitions=[number])
+        built.add(records_pb2.Record(critical=True, partitions_removed=removed))
+
+    return make
 
 
 def _older_epoch(built: LogBuilder) -> None:

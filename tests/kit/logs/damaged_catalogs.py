@@ -27,6 +27,8 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     _alter(built, "tenants", {2: "initech", 0: "acme"}, weight=5)
     _alter(built, "tenants", {3: "hooli"}, removed=(1,))
     _alter(built, "tenants", {4: "globex"})
+    _named(built, "regions", "eu", "us")
+    _alter(built, "regions", {2: "ap"}, removed=(1,))
     built.add(records_pb2.Record(critical=True, restored=records_pb2.Restored(reason="a fire")))
     _enable(built, "catalog-snapshots")
     _enable(built, "member-secrets")

@@ -77,6 +77,16 @@ def _a_member_that_waits_for_nothing(built: LogBuilder) -> None:
     _grown(built).step("b", 4, waits=True)
 
 
+def _a_member_that_waits_while_it_owes(built: LogBuilder) -> None:
+    log = _grown(built)
+    log.target(5, ("b", (), (2,)), ("a", (2,), ()))
+    log.step("b", 3, taken=(2,), waits=True)
+
+
+def _a_member_that_waits_before_the_target(built: LogBuilder) -> None:
+    _grown(built).step("b", 3, waits=True)
+
+
 # --- epochs and targets
 
 
@@ -416,6 +426,8 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
         _a_step_beyond_the_target,
         _a_step_back,
         _a_member_that_waits_for_nothing,
+        _a_member_that_waits_while_it_owes,
+        _a_member_that_waits_before_the_target,
     ),
     "I4": (
         _a_skipped_epoch,

@@ -1,10 +1,11 @@
 """Checks the records of groups against the promises about groups."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_core.audit.before_snapshot import BeforeSnapshot
 from muster_core.audit.binding_checker import BindingChecker
 from muster_core.audit.commit_metadata import check_metadata
 from muster_core.audit.followed import FollowedGroup, FollowedMember
@@ -13,6 +14,7 @@ from muster_core.audit.incremental.checker import IncrementalChecker
 from muster_core.audit.incremental.commits import check_commit, check_reverted
 from muster_core.audit.incremental.conversion import converted, reverted
 from muster_core.audit.incremental.state import GroupState
+from muster_core.audit.incremental.stored import check_stored
 from muster_core.audit.invariants import Findings
 from muster_core.audit.kept_tokens import check_keepers, check_partitions
 from muster_core.audit.record_forms import check_forms
@@ -58,6 +60,7 @@ class GroupChecker:
         self._groups: dict[str, FollowedGroup] = {}
         self._deleted: dict[str, Position] = {}
         self._catalog_seen = NOWHERE
+        self._before = BeforeSnapshot(findings)
         self.removals = RemovalChecker(findings)
         self._bindings = BindingChecker(findings)
         self._generations = GenerationChecker(findings, self._limits, self._bindings)
@@ -82,6 +85,8 @@ class GroupChecker:
         """Takes the next records; those that do not concern groups pass."""
         checked, started = self._findings.checked, run.kinds.count("generation_started")
         self._longest_bytes = longest_bytes = run.longest_bytes
+        if self.trimmed:
+            self._before.add_run(run)
         if started:
             for invariant in _BY_GENERATION:
                 checked[invariant] += started
@@ -101,13 +106,18 @@ class GroupChecker:
         for group in self._groups.values():
             group.forget_times()
 
-    def begin_with(self, groups: Iterable[Group], position: Position) -> None:
-        """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
+    def begin_with(self, groups: Mapping[str, Group], position: Position) -> None:
+        """Takes over the groups that a snapshot holds, so that none is met in the middle of its life.
+
+        What the records before its end say is compared with it.
+        """
         self.trimmed = False
-        groups = list(groups)
-        self._bindings.begin_with(groups)
-        for known in groups:
+        self._before.compare(groups, position)
+        self._bindings.begin_with(groups.values())
+        for known in groups.values():
             self._check_shard(known.group_id, position)
+            if known.incremental is not None:
+                check_stored(known.group_id, known.incremental, position, self._findings)
             group = self._groups[known.group_id] = FollowedGroup(
                 generation=known.generation,
                 protocol_type=known.protocol_type,

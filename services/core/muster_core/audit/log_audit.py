@@ -11,6 +11,7 @@ from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.audit.node_log import NodeLog, check_ends, fronts, lacks, witness
 from muster_core.audit.nonces import NonceBook
+from muster_core.audit.removal_checker import Catalog
 from muster_core.audit.stored_snapshots import SnapshotCheck, Snapshots
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
@@ -144,6 +145,19 @@ class LogAudit:
             # Which entries of a later epoch took the place of others, after a restore, is not known here.
             self.findings.expect("L5", seen <= end, self.checker.end, text)
 
+    def check_removed(self, read: Callable[[], Catalog | None]) -> None:
+        """Checks that the catalog removed the partitions that the log notes as removed, after the last page.
+
+        Args:
+            read: gives it, as it is later than the log that was read; asked only where there are such.
+        """
+        if not self._replaying or self._state is None or not self.checker.groups.removals.noted:
+            return
+        catalog = read()
+        if catalog is not None:
+            incarnations, seen = dict(self._state.incarnations), self._state.catalog_place
+            self.checker.groups.removals.check_catalog(catalog, incarnations, seen, self.checker.end)
+
     def check_anchor(self, end: End, found: Entry | None, acknowledged: Position) -> None:
         """Checks that the log contains what an earlier audit saw at its end, after the last page.
 
@@ -218,8 +232,8 @@ class LogAudit:
         if self._replaying:
             self._compare(state, reader, position)
         else:
-            self.checker.groups.begin_with(state.groups.values(), position)
-            self.checker.groups.removals.begin_with(dict(state.removed))
+            self.checker.groups.begin_with(state.groups, position)
+            self.checker.groups.removals.begin_with(dict(state.removed), position)
             self._replaying = True
         self.snapshots.replayed(position, len(state.groups))
 

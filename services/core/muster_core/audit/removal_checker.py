@@ -1,6 +1,7 @@
 """G17: what the log says of partitions that were removed from the catalog."""
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
@@ -8,10 +9,24 @@ from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_core.audit.invariants import Findings
 from muster_core.incremental.partitions import named_in
 from muster_core.log.record_run import COMMIT, RecordRun
+from muster_core.log.topic_names import removed_in
+from muster_core.log.topics import Topics
 from muster_core.position import Position
-from muster_core.state.published import TopicPartition, partitions_in
+from muster_core.state.published import TopicPartition, partitions_in, partitions_of
 
 _NOTED = "partitions_removed"
+
+
+class Catalog(NamedTuple):
+    """The catalog, as far as it tells of removals.
+
+    Attributes:
+        topics: its topics.
+        restored_ms: when its log was last set back by a restore, and may have lost a removal; 0: never.
+    """
+
+    topics: Topics
+    restored_ms: int
 
 
 class RemovalChecker:
@@ -24,10 +39,46 @@ class RemovalChecker:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._removed: set[TopicPartition] = set()
+        self._noted_ms: dict[TopicPartition, int] = {}
 
-    def begin_with(self, removed: Mapping[str, Iterable[int]]) -> None:
-        """Takes over what a snapshot says, by topic."""
-        self._removed |= {(topic, number) for topic, numbers in removed.items() for number in numbers}
+    def begin_with(self, removed: Mapping[str, Iterable[int]], position: Position) -> None:
+        """Takes over what the oldest snapshot of a trimmed log says, by topic, which the log noted before."""
+        known = {(topic, number) for topic, numbers in removed.items() for number in numbers}
+        if noted := sorted(self._removed - known):
+            text = f"the records note that {noted[:5]} were removed, and the snapshot does not know it"
+            self._findings.broke("G12", position, text)
+        self._removed |= known
+
+    @property
+    def noted(self) -> frozenset[TopicPartition]:
+        """What was noted as removed, and is by now."""
+        return frozenset(self._removed)
+
+    def check_catalog(
+        self,
+        catalog: Catalog,
+        incarnations: Mapping[str, int],
+        seen: Position,
+        position: Position,
+    ) -> None:
+        """Checks that the catalog tells of what was noted: a number is used once in a topic.
+
+        Args:
+            catalog: read after the log.
+            incarnations: which topics the log is about, by name, as far as it says.
+            seen: up to where deletions of topics were carried out: later topics are others than those noted.
+            position: the end of the log.
+        """
+        wrong = [
+            f"{name}/{number}"
+            for name, number in sorted(self._removed)
+            if self._noted_ms.get((name, number), 0) >= catalog.restored_ms
+            and (topic := catalog.topics.by_name.get(name)) is not None
+            and topic.incarnation == incarnations.get(name, min(topic.incarnation, seen.offset))
+            and number not in removed_in(topic.names)
+        ]
+        text = f"{wrong[:5]} are noted as removed, and the catalog did not remove them"
+        self._findings.expect("G17", not wrong, position, text)
 
     def add_run(self, run: RecordRun) -> None:
         """Takes the next records."""
@@ -40,8 +91,10 @@ class RemovalChecker:
                 if commits:
                     self._commit(run.position(index), records_pb2.Record.FromString(run.datas[index]))
             elif kind == _NOTED:
-                topics = run.others[index].partitions_removed.topics
-                self._removed |= {(entry.topic, number) for entry in topics for number in entry.partitions}
+                record = run.others[index]
+                named = list(partitions_of(record.partitions_removed.topics))
+                self._removed.update(named)
+                self._noted_ms.update(dict.fromkeys(named, record.written_at_ms))
             elif kind == "topics_seen":
                 deleted = frozenset(run.others[index].topics_seen.topics)
                 self._removed = {partition for partition in self._removed if partition[0] not in deleted}

@@ -8,6 +8,7 @@ from typing import Self
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
+from muster_core.audit.removal_checker import Catalog
 from muster_core.audit.stored_snapshots import Snapshots, StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.log.record_text import surroundings
@@ -67,6 +68,7 @@ class StoredLogs:
             raise LogUnreadableError(str(error)) from None
         self.faults = cluster.faults
         self._configurations = cluster.configurations
+        self._read_catalog: tuple[Position, Catalog | None] | None = None
         self._nameless = cluster.nameless
         self.nodes = [node for node in self.nodes if node.index not in cluster.faults]
         self.cluster_id: str = cluster.cluster_id
@@ -119,6 +121,7 @@ class StoredLogs:
         if shard < self.shard_count:
             catalog = max(node.end(self.shard_count, self.shard_count) for node in self.nodes)
             audit.check_catalog_seen(catalog)
+            audit.check_removed(self._catalog)
         for node, one in zip(self.nodes, nodes, strict=True):
             before = node.at(shard, self.shard_count, acknowledged) if one.end > acknowledged else None
             if before is not None:
@@ -139,6 +142,18 @@ class StoredLogs:
             for index, configuration in self._configurations.items():
                 audit.check_configuration(index, configuration)
         self.require_still_there(shard, nodes)
+
+    def _catalog(self) -> Catalog | None:
+        """The catalog as it is acknowledged; None: it cannot be made of its log, which is found there."""
+        shard = self.shard_count
+        end = self.acknowledged(shard)
+        if self._read_catalog is None or self._read_catalog[0] != end:
+            audit = CatalogAudit(shard, snapshots=self.snapshots(shard))
+            for page in self.pages(shard, self.best(shard), end):
+                audit.add_page(page)
+            restored_ms = max((restore.at_ms for restore in audit.restores), default=0)
+            self._read_catalog = end, Catalog(audit.topics, restored_ms) if audit.topics is not None else None
+        return self._read_catalog[1]
 
     def require_still_there(self, shard: int, nodes: Sequence[NodeLog]) -> None:
         """Makes sure that no node lost the end that it had when the read of a log began.

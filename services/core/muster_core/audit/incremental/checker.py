@@ -343,8 +343,14 @@ class IncrementalChecker:
         member: MemberState,
         message: incremental_pb2.MemberStepped,
     ) -> None:
-        """Who is at the target's epoch and owes nothing has nothing else, and waits for what it lacks."""
-        if message.epoch == group.target_epoch and not member.owes:
+        """Who is at the target's epoch and owes nothing has nothing else, and waits for what it lacks.
+
+        Nobody else waits: first a member gives back.
+        """
+        if message.epoch != group.target_epoch or member.owes:
+            text = f"{name} waits for others before it has given back what is not in its target"
+            self._expect("I3", not message.waits, position, text)
+        else:
             surplus, lacks = member.assigned - member.target, member.target - member.assigned
             right = not surplus and bool(lacks) == message.waits
             text = f"{name} is at the target's epoch with {_few(surplus)} too much, {_few(lacks)} lacking"

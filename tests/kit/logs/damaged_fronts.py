@@ -1,0 +1,152 @@
+"""Trimmed logs that say otherwise than their oldest snapshot: one was forged, and all hashes made right."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from kit.logs.forged_members import ONE, generation_with
+from kit.logs.incremental_log import with_incremental_group
+from kit.logs.log_builder import LogBuilder
+from kit.logs.marked_logs import MARKED, Change, Hurt, as_it_is, marked, trimmed
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.member import AWAY, Member
+from muster_core.shard import Shard
+
+
+class Front(NamedTuple):
+    """A log of the corpus: what is wrong with it, the promise that it breaks, and how it is made.
+
+    `change`: what the snapshot says otherwise.
+    """
+
+    name: str
+    invariant: str
+    make: Callable[[LogBuilder], None]
+    hurt: Hurt
+    change: Change
+
+
+def _incremental(state: Shard) -> IncrementalGroup:
+    return next(group.incremental for group in state.groups.values() if group.incremental is not None)
+
+
+def _member_becomes(**values: object) -> Change:
+    def change(state: Shard) -> None:
+        group = _incremental(state)
+        group.put(replace(group.members["a"], **values))  # type: ignore[arg-type]
+
+    return change
+
+
+def _told_otherwise(**values: object) -> Change:
+    def change(state: Shard) -> None:
+        group = _incremental(state)
+        member: Member = group.members["a"]
+        group.put(replace(member, told=replace(member.told, **values)))  # type: ignore[arg-type]
+
+    return change
+
+
+def _away(state: Shard) -> None:
+    group = _incremental(state)
+    group.put(replace(group.members["a"], epoch=AWAY))
+
+
+def _wanted_twice(state: Shard) -> None:
+    group = _incremental(state)
+    group.put(replace(group.members["b"], target=group.members["a"].target))
+
+
+def _epoch_less(state: Shard) -> None:
+    _incremental(state).epoch -= 1
+
+
+def _another_identity(state: Shard) -> None:
+    member = next(iter(state.groups.values())).members["z"]
+    record = member.to_record()
+    record.identity = "bob"
+    member.adopt(record)
+
+
+def _no_member(state: Shard) -> None:
+    group = next(iter(state.groups.values()))
+    group.remove("z")
+
+
+def _another_offset(state: Shard) -> None:
+    offsets = next(iter(state.groups.values())).offsets
+    partition, found = next(iter(offsets))
+    offsets.put(partition, found._replace(offset=found.offset + 1))
+
+
+def _no_group(state: Shard) -> None:
+    state.groups.pop(next(iter(state.groups)))
+
+
+def _bound(built: LogBuilder) -> None:
+    """A member of somebody, and a commit of it."""
+    generation_with(built, 2, "z", "alice", ONE)
+    built.commit(2, "z", 20)
+
+
+def _of_both_kinds(built: LogBuilder) -> None:
+    with_incremental_group(built)
+
+
+def _target_ahead(state: Shard) -> None:
+    group = _incremental(state)
+    group.target_epoch = group.epoch + 1
+
+
+def _front(
+    name: str,
+    invariant: str,
+    make: Callable[[LogBuilder], None],
+    change: Change,
+    groups: int,
+    begin: int = 12,
+) -> Front:
+    """The snapshot, changed, is the last thing; the log begins at some place before its end."""
+
+    def built_and_marked(built: LogBuilder) -> None:
+        make(built)
+        marked(change, len(built.entries) - 1, groups=groups)(built)
+
+    return Front(name, invariant, built_and_marked, trimmed(begin, change, MARKED), change)
+
+
+_CLASSIC: dict[str, tuple[str, Change, int]] = {
+    "a trimmed log with its members": ("–", as_it_is, 1),
+    "another identity than before the oldest snapshot": ("G18", _another_identity, 1),
+    "another offset than before the oldest snapshot": ("O2", _another_offset, 1),
+    "a member less than before the oldest snapshot": ("G12", _no_member, 1),
+    "a group less than before the oldest snapshot": ("G12", _no_group, 0),
+}
+
+_INCREMENTAL: dict[str, tuple[str, Change]] = {
+    "a trimmed log with an incremental group": ("–", as_it_is),
+    "an epoch below that before the oldest snapshot": ("I4", _epoch_less),
+    "a member at another epoch than before the oldest snapshot": ("I3", _member_becomes(epoch=1)),
+    "a member of another than before the oldest snapshot": ("G18", _told_otherwise(identity="bob")),
+    "other topics than before the oldest snapshot": ("G12", _told_otherwise(topics=frozenset())),
+}
+
+_STORED: dict[str, tuple[str, Change]] = {
+    "nothing but the snapshot of an incremental group": ("–", as_it_is),
+    "a member beyond the target in the oldest snapshot": ("I3", _member_becomes(epoch=9)),
+    "a target beyond the epoch in the oldest snapshot": ("I4", _target_ahead),
+    "a target for two in the oldest snapshot": ("I5", _wanted_twice),
+    "a dynamic member that is away in the oldest snapshot": ("I6", _away),
+}
+
+FORGED_FRONTS = (
+    *(
+        _front(name, invariant, _bound, change, groups)
+        for name, (invariant, change, groups) in _CLASSIC.items()
+    ),
+    *(
+        _front(name, invariant, _of_both_kinds, change, 2, begin)
+        for begin, cases in ((12, _INCREMENTAL), (MARKED, _STORED))
+        for name, (invariant, change) in cases.items()
+    ),
+)
