@@ -150,14 +150,24 @@ def test_a_group_whose_members_are_all_in_their_first_join_is_not_converted() ->
     assert not broken_promises(cluster)
 
 
-@pytest.mark.parametrize("waits_for", ["a conversion", "an assignment"])
+@pytest.mark.parametrize("waits_for", ["a conversion", "an assignment", "the end of a hold"])
 def test_no_wait_keeps_a_group_that_was_deleted(waits_for: str) -> None:
     """LIM-60: there may be many of them, and they count nowhere."""
     cluster = incremental_shard(4, config=replace(AUTO, incremental_assignment_interval_ms=600_000))
     if waits_for == "a conversion":
         stable(cluster, "a")[0].leave()
     else:
-        joined(cluster, "a")[0].leave()
+        members = joined(cluster, "a", "b")
+        if waits_for == "the end of a hold":
+            members[0].seq += 1
+            request = members[0].request(0)
+            request.topics.names.append("t")
+            request.rebalance_timeout_ms, request.rollout_hold_ms = 30_000, 3_600_000
+            request.owned.SetInParent()
+            members[0].ask(request)
+            assert incremental_of(cluster).holds_moves
+        for member in members:
+            member.leave()
     group = ref(cluster.shard.groups["g"])
     cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     cluster.feed(Tick())

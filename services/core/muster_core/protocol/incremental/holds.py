@@ -1,6 +1,7 @@
 """The ends of holds that members' joins have begun (docs/safety.md, INC-171, INC-172)."""
 
 from functools import partial
+from weakref import ref
 
 from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
@@ -33,10 +34,10 @@ class Holds:
 
     def ended(self, end: "_End") -> None:
         """The time of a hold is over."""
-        group = end.group
-        if self._ends.get(group.group_id) is end:
-            del self._ends[group.group_id]
-            self._context.in_line(group, partial(self._end, group))
+        if self._ends.get(end.group_id) is end:
+            del self._ends[end.group_id]
+            if (group := end.group) is not None:
+                self._context.in_line(group, partial(self._end, group))
 
     def _end(self, group: Group) -> None:
         """What was held back is assigned anew, which follows the records."""
@@ -57,19 +58,25 @@ def _nothing() -> None:
 
 
 class _End(Timer):
-    """The end of a group's hold."""
+    """The end of a group's hold; it keeps no group that was deleted meanwhile (LIM-60)."""
 
-    __slots__ = ("_holds", "group")
+    __slots__ = ("_group", "_group_id", "_holds")
 
     def __init__(self, holds: Holds, group: Group) -> None:
         super().__init__()
         self._holds = holds
-        self.group = group
+        self._group = ref(group)
+        self._group_id = group.group_id
+
+    @property
+    def group(self) -> Group | None:
+        """The group; None: it was deleted."""
+        return self._group()
 
     @property
     def group_id(self) -> str:
         """The group."""
-        return self.group.group_id
+        return self._group_id
 
     def fire(self) -> None:
         """The time is over."""
