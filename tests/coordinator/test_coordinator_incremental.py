@@ -9,12 +9,15 @@ import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from coordinator.incremental_caller import AWAY, LEAVE, IncrementalCaller, settled
 from coordinator.real_cluster import SHARDS, RealCluster
+from coordinator.session_client import stable
 from coordinator.test_coordinator_metrics import counted
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_coordinator.coordinator import Coordinator
 from muster_core import error_code
 from muster_core.features import FEATURE_NAMES, Feature
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, incremental_pb2
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
@@ -332,3 +335,18 @@ async def test_groups_and_members_of_this_kind_are_counted(cluster: MemoryCluste
     assert numbers.value("muster_rebalances_total", cause="member_joined") == 2
     assert numbers.value("muster_members", kind="dynamic") == 1
     assert numbers.value("muster_groups", state="Assigning") == 1
+
+
+async def test_libraries_of_members_of_both_kinds_are_counted_for_operators(single: RealCluster) -> None:
+    coordinator = await begun(single)
+    caller = single.caller(coordinator)
+    await joined(caller, client_version="muster-python/7")
+    member = await stable(caller, group_of(1, 0, SHARDS))
+    peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(caller.channel)
+    answer = await peer.DescribeFaults(peer_pb2.DescribeFaultsRequest(), timeout=60)
+    found = {client.client_version: (client.members, client.member_id) for client in answer.clients}
+    assert found["muster-python/7"][0] == 1
+    assert found[""] == (1, member.member_id), "the classic one did not say"
+    too_long = IncrementalCaller(caller, GROUP, client_version="v" * 65)
+    with pytest.raises(grpc.aio.AioRpcError, match="client_version: must be at most 64 bytes"):
+        await too_long.join()

@@ -55,7 +55,12 @@ class Changing(VirtualMember):
     def enter(self) -> "Changing":
         """Joins under the next number."""
         self.seq += 1
-        self.join(member_seq=self.seq, process_id=self.process_id, weight=self.weight)
+        self.join(
+            member_seq=self.seq,
+            process_id=self.process_id,
+            weight=self.weight,
+            client_version=f"library of {self.name}",
+        )
         return self
 
     def attach(self, stream_id: int = STREAM) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from muster_core.state.group import Group
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 
 from muster_coordinator.shard.owned_shard import OwnedShard
@@ -20,17 +21,25 @@ async def clients_of(shards: Sequence[OwnedShard]) -> list[peer_pb2.DescribeFaul
     seen = 0
     for shard in shards:
         for group in () if shard.core is None else tuple(shard.core.groups.values()):
-            for member in group.members.values():
-                version = member.terms.client_version
+            versions = _versions_in(group)
+            for member_id, version in versions:
                 if version not in found:
                     if len(found) >= 10 * CLIENTS_MAX:
                         continue
                     found[version] = peer_pb2.DescribeFaultsResponse.Client(
-                        client_version=version, group_id=group.group_id, member_id=member.member_id
+                        client_version=version, group_id=group.group_id, member_id=member_id
                     )
                 found[version].members += 1
-            seen += 1 + len(group.members)
+            seen += 1 + len(versions)
             if seen >= MEMBERS_AT_ONCE:
                 seen = 0
                 await asyncio.sleep(0)
     return sorted(found.values(), key=lambda one: (-one.members, one.client_version))[:CLIENTS_MAX]
+
+
+def _versions_in(group: Group) -> list[tuple[str, str]]:
+    """The members of a group, whatever its kind, each with what it says it uses."""
+    versions = [(who, member.terms.client_version) for who, member in group.members.items()]
+    if group.incremental is not None:
+        versions += [(who, member.told.client_version) for who, member in group.incremental.members.items()]
+    return versions

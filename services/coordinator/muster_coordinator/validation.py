@@ -346,6 +346,7 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
     _range(report, "weight", request.weight, 0, MEMBER_WEIGHT_MAX)
+    _text(report, "client_version", request.client_version, limit=CLIENT_VERSION_MAX_BYTES)
     _range(report, "rollout_hold_ms", request.rollout_hold_ms, 0, ROLLOUT_HOLD_MAX_MS)
     _process(report, request.process_id)
     if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):

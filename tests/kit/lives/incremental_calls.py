@@ -127,6 +127,7 @@ class DrawnCalls:
         if self._happens(0.3):
             request.rack_id = "r"
         request.weight, request.rollout_hold_ms = pick([0, 0, 1, 2, 7]), pick([0, 0, 0, 300, 30_000])
+        request.client_version = pick(["", "library/1", "library/2"])
         if not self._happens(self._numbered):
             return request, False
         self._number(request, group)

@@ -75,6 +75,7 @@ class NumberedMember:
         grace_ms: disconnect grace, likewise.
         can_be_classic: whether it says so when it joins.
         weight: weight that it says when it joins; 0: none.
+        client_version: library that it says it is when it joins.
         rollout_hold_ms: for how long its joins hold moves back; 0: not.
         rack_id: where it runs; empty: it does not say.
         topics: what it subscribes to.
@@ -93,7 +94,7 @@ class NumberedMember:
         self.owned: dict[TopicPartition, Position] = {}
         self.session_ms = self.grace_ms = self.weight = self.rollout_hold_ms = 0
         self.can_be_classic = False
-        self.rack_id = ""
+        self.rack_id = self.client_version = ""
         self.topics = ["t"]
 
     def request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
@@ -120,6 +121,7 @@ class NumberedMember:
         request.session_timeout_ms, request.disconnect_grace_ms = self.session_ms, self.grace_ms
         request.can_be_classic = self.can_be_classic
         request.weight, request.rollout_hold_ms = self.weight, self.rollout_hold_ms
+        request.client_version = self.client_version
         if self.rack_id:
             request.rack_id = self.rack_id
         return self.hear(self.ask(request))

@@ -164,7 +164,7 @@ def members(reads: Sequence["Read"]) -> list[Row]:
             row |= {"identity": told.identity, "secret_hash": told.secret_hash.hex()}
             row["session_timeout_ms"] = told.session_timeout_ms
             row["disconnect_grace_ms"] = told.disconnect_grace_ms
-            row["weight"] = told.weight
+            row["weight"], row["client_version"] = told.weight, told.client_version
             if read.kind == "epoch_raised":
                 row["first_generation"] = row["first_generation"] or group.epoch
                 row["last_generation"] = group.epoch

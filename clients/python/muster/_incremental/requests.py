@@ -13,6 +13,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 )
 
 from muster._values import TopicPartition
+from muster._version import client_version
 
 JOIN, LEAVE, AWAY = 0, -1, -2
 """Epochs of a request that joins, that leaves, and that leaves for a while."""
@@ -103,7 +104,7 @@ class Identity:
         request.can_be_classic = self.can_be_classic
         request.session_timeout_ms = self.session_timeout_ms
         request.disconnect_grace_ms = self.disconnect_grace_ms
-        request.weight = self.weight
+        request.weight, request.client_version = self.weight, client_version()
         if request.member_seq == FIRST_SEQ:  # one that comes back is no deployment
             request.rollout_hold_ms = self.rollout_hold_ms
         if self.rack_id:

@@ -295,6 +295,7 @@ class Turn:
             session_timeout_ms=self._granted(request.session_timeout_ms, self._around.session_ms),
             disconnect_grace_ms=self._granted(request.disconnect_grace_ms, self._around.grace_ms),
             weight=request.weight or 1,
+            client_version=request.client_version,
         )
         self._decision.replace(holder.member_id, told)
 
@@ -354,6 +355,7 @@ class Turn:
             if wishes
             else before.disconnect_grace_ms,
             weight=self._weight(before, is_new=wishes),
+            client_version=request.client_version if joins else before.client_version,
         )
 
     def _weight(self, before: Told, *, is_new: bool) -> int:

@@ -44,6 +44,7 @@ class Told:
         session_timeout_ms: how long it asked to live in silence when it joined; 0: as the shard says.
         disconnect_grace_ms: the same, when its stream broke.
         weight: how much it can do beside the others, from 1.
+        client_version: library that it uses, with its version, for people; empty: it did not say.
     """
 
     member_id: str
@@ -65,6 +66,7 @@ class Told:
     session_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
     weight: int = 1
+    client_version: str = ""
 
     @property
     def is_numbered(self) -> bool:
@@ -106,6 +108,7 @@ class Told:
             session_timeout_ms=self.session_timeout_ms,
             disconnect_grace_ms=self.disconnect_grace_ms,
             weight=self.weight if self.weight > 1 else 0,
+            client_version=self.client_version,
         )
 
     @classmethod
@@ -131,6 +134,7 @@ class Told:
             record.session_timeout_ms,
             record.disconnect_grace_ms,
             record.weight or 1,
+            record.client_version,
         )
 
 

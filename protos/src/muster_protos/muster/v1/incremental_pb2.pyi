@@ -93,6 +93,7 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     ROLLOUT_HOLD_MS_FIELD_NUMBER: _builtins.int
+    CLIENT_VERSION_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -140,6 +141,10 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     most 3,600,000; what nobody has is given out. Later joins make that longer, but not longer than an hour in all. 0: not.
     Counts with a join, and not while a group starts that was empty.
     """
+    client_version: _builtins.str
+    """Library that makes the call and its version, such as `muster-python/0.2.0`, as in JoinGroupRequest. Said when it joins;
+    else ignored. At most 64 bytes; empty: not provided.
+    """
     @_builtins.property
     def topics(self) -> Global___ConsumerGroupHeartbeatRequest.TopicNames:
         """What it subscribes to. Needed to join, or an expression is."""
@@ -181,10 +186,11 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
         disconnect_grace_ms: _builtins.int = ...,
         weight: _builtins.int = ...,
         rollout_hold_ms: _builtins.int = ...,
+        client_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "group_instance_id", b"group_instance_id", "owned", b"owned", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "rollout_hold_ms", b"rollout_hold_ms", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "rollout_hold_ms", b"rollout_hold_ms", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015

@@ -175,7 +175,8 @@ def _note(row: Member, member: records_pb2.Member) -> None:
 
 
 def _note_told(row: Member, told: incremental_pb2.IncrementalMember) -> None:
-    row.client_version, row.identity, row.secret_hash = "", told.identity, told.secret_hash.hex()
+    row.client_version, row.identity = told.client_version, told.identity
+    row.secret_hash = told.secret_hash.hex()
     row.session_timeout_ms, row.disconnect_grace_ms = told.session_timeout_ms, told.disconnect_grace_ms
     row.weight = told.weight or 1
 

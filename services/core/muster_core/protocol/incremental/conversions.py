@@ -244,6 +244,7 @@ def _told_by(group: Group, member: Member) -> Told | None:
         session_timeout_ms=member.session_timeout_ms,
         disconnect_grace_ms=member.terms.disconnect_grace_ms or member.session_timeout_ms,
         weight=member.terms.weight or 1,
+        client_version=member.terms.client_version,
     )
 
 

@@ -89,6 +89,7 @@ class Descriptions:
                 assignment=assignment.SerializeToString(),
                 session_remaining_ms=self._deadlines.session_ms(group, member_id),
                 confirmed=True,
+                client_version=told.client_version,
             )
             _fill_tokens(shown, member)
 

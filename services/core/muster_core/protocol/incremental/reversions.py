@@ -185,5 +185,6 @@ def _write(record: records_pb2.Member, told: Told, session_ms: int, grace_ms: in
             identity=told.identity,
             process_id=told.process_id,
             weight=told.weight if told.weight > 1 else 0,
+            client_version=told.client_version,
         )
     )

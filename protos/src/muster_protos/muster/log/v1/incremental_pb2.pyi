@@ -46,6 +46,7 @@ class IncrementalMember(_message.Message):
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    CLIENT_VERSION_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
     group_instance_id: _builtins.str
@@ -86,6 +87,8 @@ class IncrementalMember(_message.Message):
     """Disconnect grace that it asked for when it joined, ms; 0: as long as the shard says."""
     weight: _builtins.int
     """How much it can do beside the other members, 1 to 100; 0: 1."""
+    client_version: _builtins.str
+    """Library that it uses and its version, for people; empty: it did not say."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that it names, by name."""
@@ -112,10 +115,11 @@ class IncrementalMember(_message.Message):
         session_timeout_ms: _builtins.int = ...,
         disconnect_grace_ms: _builtins.int = ...,
         weight: _builtins.int = ...,
+        client_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_be_classic", b"can_be_classic", "classic_session_ms", b"classic_session_ms", "client_id", b"client_id", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_be_classic", b"can_be_classic", "classic_session_ms", b"classic_session_ms", "client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
