@@ -69,7 +69,8 @@ class Stream(local.Caller):
 
     async def write(self, message: Any) -> None:
         """What the server writes."""
-        self.said += session_pb2.SessionResponse.FromString(self._encode(message)).frames
+        encoded = message if isinstance(message, bytes) else self._encode(message)  # a large one is already
+        self.said += session_pb2.SessionResponse.FromString(encoded).frames
 
 
 class Story:
