@@ -73,7 +73,7 @@ def test_several_logs_and_the_catalog(tmp_path: Path) -> None:
         export(tmp_path / "export", built)
     build(tmp_path / "export", tmp_path / "lake", tasks=2)
     check(tmp_path / "lake", *logs)
-    topics = {"gone", "near", "orders", "tenants"}
+    topics = {"gone", "near", "orders", "regions", "tenants"}
     assert {row["topic"] for row in rows_of(tmp_path / "lake", "topics")} == topics
 
 
