@@ -113,7 +113,8 @@ async def test_a_deployment_is_rolled_back(tmp_path: Path, how_far: int, kills: 
                 await kill_the_owner_when_it_is(connection, cluster, "classic")
             await fleet.shared()
             stops = max(count - starts[number] for number, count in fleet.starts().items())
-            assert stops <= (4 if kills else 2), "a leave, and a join by which the group is classic"
+            why = [(entry.generation, entry.cause) for entry in await connection.group_history(GROUP)]
+            assert stops <= (4 if kills else 2), f"a leave, and a join by which the group is classic: {why}"
             assert all(at >= done[number] for number, at in fleet.done().items()), "no progress is lost"
         assert await kind_of(connection) == "classic"
         await fleet.progresses()
