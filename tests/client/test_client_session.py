@@ -466,10 +466,12 @@ async def test_a_server_without_a_stream_gets_unary_calls(world: World, status: 
     a.refuses = status
     member = await world.join()
     await a.until("Heartbeat", 3)
+    asked = len(a.requests("Refused"))
     await member.commit({ALL[0]: 1})
     member.rejoin("the test wants it")
     await world.told_so("assigned", "revoked", "assigned")
-    assert len(a.requests("Refused")) == 1
+    # gRPC says INTERNAL in place of a status that arrives while it writes: then a stream is asked for once more.
+    assert 1 <= len(a.requests("Refused")) == asked <= 2
     assert a.streams == []
 
 
