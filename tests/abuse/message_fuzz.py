@@ -23,7 +23,7 @@ from abuse.lab import Lab
 from abuse.session import Session
 from kit.lives.drawn_messages import DrawnMessages
 from kit.programs import Broken, report, run
-from muster_core.protocol.joins import STATIC_WITH_A_NEW_ID
+from muster_core.protocol.membership.joins import STATIC_WITH_A_NEW_ID
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, session_pb2
 
 DISCOVERY = "/muster.v1.CoordinatorDiscoveryService/"

@@ -9,7 +9,7 @@ from kit.lives.virtual_shard import WALL_MS, VirtualShard
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.features import NO_FEATURES
-from muster_core.protocol.offsets import Offsets
+from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2
 

@@ -14,7 +14,7 @@ from muster._cluster.discovery import DiscoveryClient, FoundCoordinator
 from muster._session.transport import ConnectionLost
 from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
-from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.sharding import java_hash, shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2

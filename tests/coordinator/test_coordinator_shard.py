@@ -21,7 +21,7 @@ from muster_core.config import GroupConfig
 from muster_core.events import Push, TopicsChanged
 from muster_core.features import ALL_FEATURES
 from muster_core.log.chain import BEFORE_GENESIS
-from muster_core.protocol.offset_commits import OffsetCommits
+from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

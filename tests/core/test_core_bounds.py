@@ -9,7 +9,7 @@ from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
-from muster_core.protocol.offsets import PORTION
+from muster_core.protocol.offsets.offsets import PORTION
 from muster_core.protocol.room import Room
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,

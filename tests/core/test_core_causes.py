@@ -1,7 +1,7 @@
 """The sentences of causes: what an operator reads first."""
 
 import pytest
-from muster_core.protocol import causes
+from muster_core.protocol.generations import causes
 from muster_core.state.member import Member
 from muster_core.state.terms import Terms
 

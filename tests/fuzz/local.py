@@ -19,7 +19,7 @@ from kit.lives.shard_fuzz import REUSED_ID, known_of
 from kit.logs.core_audit import broken_in
 from muster.testing._time import VirtualTime
 from muster_core.position import Position
-from muster_core.protocol.joins import STATIC_WITH_A_NEW_ID
+from muster_core.protocol.membership.joins import STATIC_WITH_A_NEW_ID
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kit.logs.log_builder import LogBuilder
 from kit.logs.log_nodes import empty
 from muster_core.position import Position
-from muster_core.protocol import causes
+from muster_core.protocol.generations import causes
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kit.logs.log_builder import LogBuilder
-from muster_core.protocol import causes
+from muster_core.protocol.generations import causes
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 

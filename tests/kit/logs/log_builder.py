@@ -8,7 +8,7 @@ from typing import Any
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
-from muster_core.protocol import causes
+from muster_core.protocol.generations import causes
 from muster_core.sharding import shard_of
 from muster_core.state.member import Member
 from muster_core.state.terms import Terms

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
 from muster_core.log.record_run import RecordRun
 from muster_core.position import Position
-from muster_core.protocol import causes
+from muster_core.protocol.generations import causes
 from muster_core.state.group import Group
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2

@@ -6,7 +6,7 @@ from muster_protos.limits import MEMBER_WEIGHT_MAX
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
-from muster_core.protocol import causes
+from muster_core.protocol.generations import causes
 from muster_core.state.group_settings import ADAPTIVE, ASSIGNMENT_INTERVAL_MAX_MS, CONVERT
 
 KINDS = frozenset(common_pb2.RebalanceCauseKind.values())

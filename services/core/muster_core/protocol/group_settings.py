@@ -16,7 +16,7 @@ from muster_core.incremental import causes
 from muster_core.incremental.decision import Decision
 from muster_core.incremental.upkeep import tend
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.incremental.conversions import Conversions
+from muster_core.protocol.incremental.kinds.conversions import Conversions
 from muster_core.protocol.incremental.settings import assignors_of, may_hold
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of

@@ -24,8 +24,8 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.descriptions import STATES, Descriptions
-from muster_core.protocol.offset_commits import OffsetCommits
-from muster_core.protocol.offsets import Offsets
+from muster_core.protocol.offsets.offset_commits import OffsetCommits
+from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.protocol.responses import IN_QUARANTINE
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set

@@ -36,12 +36,12 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
-from muster_core.protocol.incremental.reversions import Reversions
+from muster_core.protocol.incremental.kinds.reversions import Reversions
 from muster_core.protocol.incremental.settings import assignors_of, may_hold
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets, Waiting
 from muster_core.protocol.incremental.topics import topics_of
-from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
 from muster_core.state.group_settings import session_ms_of

@@ -8,10 +8,10 @@ from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest, Co
 from muster_core import error_code
 from muster_core.events import Request
 from muster_core.features import Feature
-from muster_core.protocol import causes
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.incremental.conversions import Conversions
-from muster_core.protocol.incremental.reversions import Reversions
+from muster_core.protocol.generations import causes
+from muster_core.protocol.incremental.kinds.conversions import Conversions
+from muster_core.protocol.incremental.kinds.reversions import Reversions
 from muster_core.state.group import Group
 
 _NOT_ENABLED = (

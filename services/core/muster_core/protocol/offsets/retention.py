@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.offsets import Offsets
+from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.waiting.timing_wheel import Timer
 
 _PAUSE_MS = 10  # between two portions of a search for expired offsets

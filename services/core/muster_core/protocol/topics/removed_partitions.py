@@ -8,7 +8,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.incremental.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.tombstones import offset_tombstones
+from muster_core.protocol.topics.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition
 
 _STEP_BYTES = 1 << 14

@@ -11,13 +11,13 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.features import Feature
-from muster_core.protocol import causes
 from muster_core.protocol.bindings import identity_of_join
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.incremental.reversions import Reversions
-from muster_core.protocol.join_call import JoinCall
-from muster_core.protocol.plan_bounds import PlanBounds
-from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.generations import causes
+from muster_core.protocol.generations.rebalance import Rebalancer
+from muster_core.protocol.incremental.kinds.reversions import Reversions
+from muster_core.protocol.membership.join_call import JoinCall
+from muster_core.protocol.membership.plan_bounds import PlanBounds
 from muster_core.record_bounds import cut_to_bytes
 from muster_core.state.group import CONSUMER, Group, join_of
 from muster_core.state.group_state import GroupState

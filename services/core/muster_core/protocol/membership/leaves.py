@@ -5,11 +5,11 @@ from muster_protos.muster.v1.coordinator_pb2 import LeaveGroupRequest, LeaveGrou
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
-from muster_core.protocol import causes
 from muster_core.protocol.bindings import may_leave
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.generations import causes
+from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.removals import Removals
-from muster_core.protocol.rebalance import Rebalancer
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member

@@ -7,7 +7,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Beat, Detach, Push, StreamBroken
 from muster_core.protocol.bindings import belongs_to
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
 

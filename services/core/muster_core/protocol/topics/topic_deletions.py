@@ -13,7 +13,7 @@ from muster_core.features import Feature
 from muster_core.log.snapshot import Covered
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.tombstones import offset_tombstones, tombstones_by_topic
+from muster_core.protocol.topics.tombstones import offset_tombstones, tombstones_by_topic
 from muster_core.state.published import TopicPartition, partitions_in
 
 _STEP_BYTES = 1 << 14

@@ -12,9 +12,14 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 from muster_core import error_code
 from muster_core.events import Push
 from muster_core.features import Feature
-from muster_core.protocol import causes
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+from muster_core.protocol.generations import causes
+from muster_core.protocol.generations.delayed import (
+    DelayedHeartbeat,
+    DelayedJoin,
+    DelayedSync,
+    InitialDelayedJoin,
+)
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member, elected_protocol

@@ -16,12 +16,12 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.incremental.target import subscribed_topics
-from muster_core.protocol.commit_bounds import NOTHING
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.commits import fault_of_fetch
-from muster_core.protocol.offset_commits import OffsetCommits
+from muster_core.protocol.offsets.commit_bounds import NOTHING
+from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.responses import IN_QUARANTINE
-from muster_core.protocol.tombstones import offset_tombstones
+from muster_core.protocol.topics.tombstones import offset_tombstones
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState

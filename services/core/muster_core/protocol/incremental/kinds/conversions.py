@@ -20,11 +20,11 @@ from muster_core.incremental.target import Topics, subscribed_topics
 from muster_core.incremental.upkeep import tend
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
-from muster_core.protocol.rebalance import Rebalancer
 from muster_core.record_bounds import is_one_append
 from muster_core.state.claims import Claims
 from muster_core.state.group import CONSUMER, Group

@@ -17,8 +17,8 @@ from muster_core.events import Request
 from muster_core.features import Feature
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.rebalance import Rebalancer
-from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.protocol.generations.rebalance import Rebalancer
+from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
 from muster_core.state.claims import Claims
 from muster_core.state.group import Group

@@ -10,8 +10,8 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.features import Feature
-from muster_core.protocol.commit_bounds import CommitBounds
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.commits import (
     fault_of_commit,
     is_classic,
@@ -19,8 +19,8 @@ from muster_core.protocol.incremental.commits import (
     judge_of_reverted,
     names_tokens,
 )
-from muster_core.protocol.rebalance import Rebalancer
-from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.protocol.offsets.commit_bounds import CommitBounds
+from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     RECORD_MAX_BYTES,

@@ -15,13 +15,13 @@ from muster_core.incremental import causes
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.heartbeat import LEAVE, Refused
 from muster_core.incremental.member import AWAY, Told
-from muster_core.protocol import causes as classic_causes
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.generations import causes as classic_causes
+from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.settings import grace_ms_of
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets
-from muster_core.protocol.rebalance import Rebalancer
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
 from muster_core.state.group_settings import convert_of
