@@ -8,7 +8,7 @@ from muster_coordinator.assignment.answers import answer_to
 from muster_coordinator.assignment.lines import AnswerReader, lines_of_answer, lines_of_work, work_of
 from muster_core.events import Assign, Assigned
 from muster_core.incremental.candidate import Candidate
-from muster_core.incremental.target import Question
+from muster_core.incremental.targets.target import Question
 
 from rebalancing.balance import fewest_moves
 

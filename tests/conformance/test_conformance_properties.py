@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from kit.lives.virtual_shard import VirtualShard
-from muster_core.audit.group_checker import GroupChecker
+from muster_core.audit.groups.group_checker import GroupChecker
 from muster_core.audit.invariants import Findings
 from muster_core.clock import Now
 from muster_core.config import GroupConfig

@@ -13,7 +13,7 @@ from muster_coordinator.assignment.aside import QUEUED_MAX, Aside
 from muster_coordinator.assignment.lines import lines_of_work, work_of
 from muster_core.events import Assign, Assigned, Resolve, Resolved, Work
 from muster_core.incremental.candidate import Candidate
-from muster_core.incremental.target import Question
+from muster_core.incremental.targets.target import Question
 
 LIMIT_S = 60.0
 

@@ -10,10 +10,10 @@ from kit.logs.forged_members import ONE, generation_with
 from kit.logs.incremental_log import IncrementalLog, with_incremental_group
 from kit.logs.lived_logs import lived
 from kit.logs.log_builder import LogBuilder, healthy
-from muster_core.audit.group_checker import GroupChecker
+from muster_core.audit.groups.group_checker import GroupChecker
+from muster_core.audit.groups.removal_checker import Catalog, RemovalChecker
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_audit import LogAudit
-from muster_core.audit.removal_checker import Catalog, RemovalChecker
 from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun

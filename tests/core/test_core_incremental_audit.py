@@ -8,7 +8,7 @@ from kit.lives.incremental_life import CONFIG, IncrementalLife, as_log
 from kit.logs.core_audit import broken_promises
 from kit.logs.incremental_log import IncrementalLog, with_incremental_group
 from kit.logs.log_builder import LogBuilder, healthy
-from muster_core.audit.incremental.state import GroupState, MemberState, Since
+from muster_core.audit.groups.incremental.state import GroupState, MemberState, Since
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.incremental import causes

@@ -15,7 +15,7 @@ from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Assign
-from muster_core.incremental.together import LISTS_MAX
+from muster_core.incremental.decisions.together import LISTS_MAX
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.room import Room
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse

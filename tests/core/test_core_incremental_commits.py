@@ -17,10 +17,10 @@ from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.error_code import ErrorCode
 from muster_core.events import TopicsChanged
+from muster_core.incremental.decisions.reconciliation import Report, next_step
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.reconciliation import Report, next_step
 from muster_core.position import Position
 from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.v1 import coordinator_pb2

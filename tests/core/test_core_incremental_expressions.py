@@ -8,7 +8,7 @@ from kit.logs.snapshots import check_every_cut
 from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.events import Resolve, Resolved, TopicsChanged
-from muster_core.incremental.heartbeat import EXPRESSIONS_MAX
+from muster_core.incremental.decisions.heartbeat import EXPRESSIONS_MAX
 from muster_core.protocol.room import Room
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,

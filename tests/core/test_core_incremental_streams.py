@@ -18,7 +18,7 @@ from kit.logs.snapshots import check_every_cut
 from muster_core import error_code
 from muster_core.events import Detach, Unload
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.target import Question
+from muster_core.incremental.targets.target import Question
 from muster_core.position import Position
 from muster_protos.muster.v1 import common_pb2, session_pb2
 

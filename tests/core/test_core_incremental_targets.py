@@ -20,7 +20,7 @@ from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import Assign, Assigned, TopicsChanged, Unload
-from muster_core.incremental.target import Change
+from muster_core.incremental.targets.target import Change
 from muster_core.position import NOWHERE
 from muster_core.protocol.room import Room
 from muster_protos.muster.v1.coordinator_pb2 import DeleteGroupsRequest

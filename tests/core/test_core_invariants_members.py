@@ -3,7 +3,7 @@
 from core.test_core_invariants import check
 from kit.logs.forged_members import FORGED_MEMBERS, ONE, OTHER, generation_with, members_that_may_be
 from kit.logs.log_builder import healthy
-from muster_core.audit.group_checker import GroupChecker
+from muster_core.audit.groups.group_checker import GroupChecker
 from muster_core.audit.invariants import Findings
 from muster_core.config import GroupConfig
 from muster_core.log.record_run import RecordRun

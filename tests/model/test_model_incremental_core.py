@@ -22,7 +22,7 @@ from model.incremental.rules import Rules
 from model.incremental.state import Bounds, Message
 from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.target import Question
+from muster_core.incremental.targets.target import Question
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 

@@ -20,7 +20,7 @@ from muster_protos.muster.v1 import (
 
 from muster_core.catalog import Catalog
 from muster_core.features import Feature
-from muster_core.incremental.target import Changes, Question
+from muster_core.incremental.targets.target import Changes, Question
 from muster_core.position import Position
 
 GroupRequest: TypeAlias = (

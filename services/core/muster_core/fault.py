@@ -34,7 +34,7 @@ from muster_core.events import (
 )
 from muster_core.features import Feature, known_of
 from muster_core.incremental.partitions import by_topic, named_in
-from muster_core.incremental.target import Change
+from muster_core.incremental.targets.target import Change
 from muster_core.log.application import group_of
 from muster_core.log.snapshot import nothing_of, parts
 from muster_core.log.topic_names import removed_by_topic

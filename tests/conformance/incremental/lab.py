@@ -16,7 +16,7 @@ from muster_core.features import ALL_FEATURES
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.target import Question
+from muster_core.incremental.targets.target import Question
 from muster_core.position import Position
 from muster_core.protocol.room import Room
 from muster_protos.muster.log.v1 import records_pb2

@@ -6,7 +6,7 @@ import pytest
 from conformance.incremental.lab import AWAY, JOIN, LEAVE, NOTHING, Lab, Owned, heard, listed, t
 from muster_core.catalog import Catalog
 from muster_core.incremental.partitions import Partitions
-from muster_core.incremental.target import Topics
+from muster_core.incremental.targets.target import Topics
 from muster_core.protocol.incremental.topics import topics_of
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1.coordinator_pb2 import LeaveGroupRequest

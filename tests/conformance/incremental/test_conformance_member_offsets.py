@@ -15,7 +15,7 @@ from muster_core.error_code import (
     UNKNOWN_MEMBER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from muster_core.incremental.target import are_alike
+from muster_core.incremental.targets.target import are_alike
 from muster_protos.muster.v1.coordinator_pb2 import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,

@@ -10,7 +10,7 @@ from muster_core.events import TopicsChanged
 from muster_core.features import ALL_FEATURES
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import Partitions, TopicPartition, by_topic
-from muster_core.incremental.target import ServerAssignor
+from muster_core.incremental.targets.target import ServerAssignor
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.room import Room
 from muster_protos.muster.log.v1 import records_pb2

@@ -1,7 +1,7 @@
 """What a piece of work comes to; pure, and the same in every process."""
 
 from muster_core.events import Assign, Assigned, Resolved, Work
-from muster_core.incremental.target import changes_of
+from muster_core.incremental.targets.target import changes_of
 
 from muster_coordinator.assignment.assignors import SERVER_ASSIGNORS
 from muster_coordinator.assignment.expressions import matched

@@ -13,7 +13,7 @@ from muster_assignors import (
     even_shares,
 )
 from muster_core.incremental import partitions
-from muster_core.incremental.target import Question, ServerAssignor
+from muster_core.incremental.targets.target import Question, ServerAssignor
 
 _NOWHERE = frozenset[str]()
 

@@ -9,7 +9,7 @@ from typing import Any
 from muster_core.events import Assign, Assigned, Resolve, Resolved, Work
 from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.partitions import Partitions
-from muster_core.incremental.target import Change, Question
+from muster_core.incremental.targets.target import Change, Question
 
 _ITEMS = 2_000
 """Partitions or names of a line, about."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from muster_core.incremental.target import Expressions, ServerAssignor
+from muster_core.incremental.targets.target import Expressions, ServerAssignor
 from muster_core.protocol.room import Limit, Room
 from muster_core.shard import Shard
 

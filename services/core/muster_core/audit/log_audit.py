@@ -7,11 +7,11 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.anchor import End, check_end
 from muster_core.audit.difference import first_difference
+from muster_core.audit.groups.removal_checker import Catalog
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.audit.node_log import NodeLog, check_ends, fronts, lacks, witness
 from muster_core.audit.nonces import NonceBook
-from muster_core.audit.removal_checker import Catalog
 from muster_core.audit.stored_snapshots import SnapshotCheck, Snapshots
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.audit.group_checker import GroupChecker
+from muster_core.audit.groups.group_checker import GroupChecker
 from muster_core.audit.hash_window import HashWindow
 from muster_core.audit.invariants import Findings
 from muster_core.audit.nonces import NonceBook, NonceSet

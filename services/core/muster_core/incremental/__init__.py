@@ -1,8 +1,9 @@
 """Incremental groups (KIP-848): the coordinator assigns, and a partition that does not move is never touched.
 
-Here is what such a group is and how one decision about it is made, as values: no calls, no timers, no log.
-Begin with `heartbeat.py`, which decides what a request does; `upkeep.py` is what follows without one;
-`decision.py` gathers the records of one decision and shows the group as it will be; `application.py` is what
-each record does, live and in a replay; `reconciliation.py` brings one member towards its target, and
-`target.py` says what the target is. `muster_core.protocol.incremental` gives calls and time to it.
+This package is pure and knows no calls, timers or log: `muster_core.protocol.incremental` gives it calls and
+time. This folder has a group as its log has it: begin with `group`; `application` is what each record does to
+it, live and in a replay. The rooms, the upper one first:
+
+* `decisions`: what a request or a due step does to a group, as records that are stored together;
+* `targets`: what each member should have.
 """

@@ -13,8 +13,8 @@ from muster_core import error_code
 from muster_core.events import Request
 from muster_core.features import Feature
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
-from muster_core.incremental.upkeep import tend
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.upkeep import tend
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.kinds.conversions import Conversions
 from muster_core.protocol.incremental.settings import assignors_of, may_hold

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from muster_core.incremental.target import Expressions, ServerAssignor
+from muster_core.incremental.targets.target import Expressions, ServerAssignor
 from muster_core.protocol.kept_tokens import KeptTokens
 from muster_core.state.group import Group
 

@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.incremental.group import IncrementalGroup, code_of_absent
-from muster_core.incremental.target import subscribed_topics
+from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.claims import topics_claimed

@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from muster_core.audit.catalog_audit import CatalogAudit
+from muster_core.audit.groups.removal_checker import Catalog
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
-from muster_core.audit.removal_checker import Catalog
 from muster_core.audit.stored_snapshots import Snapshots, StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.log.record_text import surroundings

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.upkeep import remove
 from muster_core.incremental.member import Member
-from muster_core.incremental.upkeep import remove
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.settings import assignors_of, grace_ms_of, session_ms_of

@@ -9,9 +9,9 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.events import Resolve, Resolved
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.target import subscribed_topics
+from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.record_bounds import is_one_append

@@ -17,19 +17,19 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Request, Resolved, StreamPlace
 from muster_core.features import Feature
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
-from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.heartbeat import (
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.heartbeat import (
     JOIN,
     Outcome,
     Refused,
     Surroundings,
     go_on,
 )
-from muster_core.incremental.request_faults import fault_of
-from muster_core.incremental.target import Topics, When, subscribed_topics
-from muster_core.incremental.together import Asked, can_be_together, decide_together
-from muster_core.incremental.upkeep import tend
+from muster_core.incremental.decisions.request_faults import fault_of
+from muster_core.incremental.decisions.together import Asked, can_be_together, decide_together
+from muster_core.incremental.decisions.upkeep import tend
+from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.targets.target import Topics, When, subscribed_topics
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.bindings import fault_of_identity
 from muster_core.protocol.context import ShardContext

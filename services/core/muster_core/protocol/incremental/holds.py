@@ -4,7 +4,7 @@ from functools import partial
 from weakref import ref
 
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
 from muster_core.protocol.context import ShardContext
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer

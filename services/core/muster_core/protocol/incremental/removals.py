@@ -8,10 +8,10 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.upkeep import remove
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member
-from muster_core.incremental.upkeep import remove
 from muster_core.protocol.bindings import may_leave
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.deadlines import Deadlines

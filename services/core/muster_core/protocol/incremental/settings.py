@@ -6,9 +6,9 @@ from muster_protos.muster.v1.group_settings_pb2 import GroupSettings
 
 from muster_core.config import GroupConfig
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.hold import holding
 from muster_core.incremental.member import Member
-from muster_core.incremental.target import ServerAssignor, preferred_assignor
+from muster_core.incremental.targets.hold import holding
+from muster_core.incremental.targets.target import ServerAssignor, preferred_assignor
 from muster_core.state.group_settings import session_ms_of as set_session_ms_of
 
 

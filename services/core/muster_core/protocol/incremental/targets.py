@@ -11,13 +11,19 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatReques
 from muster_core import error_code
 from muster_core.events import Assign, Assigned, Request
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.upkeep import assign_due
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.hold import without_moves
-from muster_core.incremental.late import what_counts
 from muster_core.incremental.partitions import Partitions
-from muster_core.incremental.target import When, are_alike, are_as_much, question_of, subscribed_topics
-from muster_core.incremental.upkeep import assign_due
+from muster_core.incremental.targets.hold import without_moves
+from muster_core.incremental.targets.late import what_counts
+from muster_core.incremental.targets.target import (
+    When,
+    are_alike,
+    are_as_much,
+    question_of,
+    subscribed_topics,
+)
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.holds import Holds

@@ -1,7 +1,7 @@
 """The catalog, as decisions about incremental groups see it."""
 
 from muster_core.catalog import Catalog
-from muster_core.incremental.target import Topics
+from muster_core.incremental.targets.target import Topics
 
 
 def topics_of(catalog: Catalog) -> Topics:

@@ -15,7 +15,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
-from muster_core.incremental.target import subscribed_topics
+from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.commits import fault_of_fetch
 from muster_core.protocol.offsets.commit_bounds import NOTHING

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.incremental.target import subscribed_topics
+from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.topics.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition

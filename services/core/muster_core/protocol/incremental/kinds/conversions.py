@@ -12,12 +12,12 @@ from muster_core.events import Push, Request
 from muster_core.features import Feature
 from muster_core.incremental import causes
 from muster_core.incremental.conversion import SERVER_ASSIGNORS, converted
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.upkeep import tend
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Told
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.target import Topics, subscribed_topics
-from muster_core.incremental.upkeep import tend
+from muster_core.incremental.targets.target import Topics, subscribed_topics
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 from muster_core import error_code
-from muster_core.incremental.heartbeat import JOIN, Refused
+from muster_core.incremental.decisions.heartbeat import JOIN, Refused
 from muster_core.incremental.member import AWAY
-from muster_core.incremental.target import ServerAssignor
+from muster_core.incremental.targets.target import ServerAssignor
 
 
 def fault_of(request: ConsumerGroupHeartbeatRequest, assignors: Mapping[str, ServerAssignor]) -> str:

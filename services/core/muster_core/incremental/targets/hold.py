@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.target import Change, Changes, Question, ServerAssignor
+from muster_core.incremental.targets.target import Change, Changes, Question, ServerAssignor
 
 
 def holding(assignor: ServerAssignor) -> ServerAssignor:

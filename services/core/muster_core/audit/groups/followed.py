@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.audit.incremental.state import GroupState
-from muster_core.audit.kept_tokens import Given
-from muster_core.audit.silence import OtherTimeout
+from muster_core.audit.groups.incremental.state import GroupState
+from muster_core.audit.groups.kept_tokens import Given
+from muster_core.audit.groups.silence import OtherTimeout
 from muster_core.position import NOWHERE, Position
 from muster_core.state.group import CONSUMER
 from muster_core.state.published import read_subscription

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.hold import holding
 from muster_core.incremental.member import Member
-from muster_core.incremental.target import (
+from muster_core.incremental.targets.hold import holding
+from muster_core.incremental.targets.target import (
     ServerAssignor,
     Topics,
     When,

@@ -3,7 +3,7 @@
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1 import common_pb2
 
-from muster_core.audit.incremental.state import MemberState
+from muster_core.audit.groups.incremental.state import MemberState
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
 

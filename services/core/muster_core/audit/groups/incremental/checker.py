@@ -5,8 +5,8 @@ from typing import Any
 
 from muster_protos.muster.log.v1 import incremental_pb2
 
-from muster_core.audit.incremental.removals import check_removal
-from muster_core.audit.incremental.state import GroupState, MemberState
+from muster_core.audit.groups.incremental.removals import check_removal
+from muster_core.audit.groups.incremental.state import GroupState, MemberState
 from muster_core.audit.invariants import Findings
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY

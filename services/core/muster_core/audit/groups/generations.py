@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.audit.binding_checker import BindingChecker
-from muster_core.audit.followed import FollowedGroup, FollowedMember
+from muster_core.audit.groups.binding_checker import BindingChecker
+from muster_core.audit.groups.followed import FollowedGroup, FollowedMember
+from muster_core.audit.groups.record_forms import is_plain, wrong_in_generation
 from muster_core.audit.invariants import Findings
-from muster_core.audit.record_forms import is_plain, wrong_in_generation
 from muster_core.config import GroupConfig
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_MAX_BYTES

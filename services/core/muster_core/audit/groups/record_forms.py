@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
-from muster_core.audit.form_parts import (
+from muster_core.audit.groups.form_parts import (
     KINDS,
     OF_A_REMOVAL,
     PROCESS_BYTES,
@@ -16,7 +16,7 @@ from muster_core.audit.form_parts import (
     wrong_in_settings,
     wrong_in_weight,
 )
-from muster_core.audit.incremental.forms import CHECKS as OF_INCREMENTAL_GROUPS
+from muster_core.audit.groups.incremental.forms import CHECKS as OF_INCREMENTAL_GROUPS
 from muster_core.audit.invariants import Findings
 from muster_core.log.commits import Commits
 from muster_core.log.record_run import COMMIT, RecordRun

@@ -8,10 +8,10 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatReques
 
 from muster_core import error_code
 from muster_core.incremental.causes import Cause
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.heartbeat import JOIN, Outcome, Refused, Surroundings, Turn, leave
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.heartbeat import JOIN, Outcome, Refused, Surroundings, Turn, leave
-from muster_core.incremental.target import subscribed_topics
+from muster_core.incremental.targets.target import subscribed_topics
 
 LISTS_MAX = 20
 """How many times as many names as a group may have different ones the lists of all its members may have."""

@@ -5,21 +5,21 @@ from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.audit.before_snapshot import BeforeSnapshot
-from muster_core.audit.binding_checker import BindingChecker
-from muster_core.audit.commit_metadata import check_metadata
-from muster_core.audit.followed import FollowedGroup, FollowedMember
-from muster_core.audit.generations import GenerationChecker
-from muster_core.audit.incremental.checker import IncrementalChecker
-from muster_core.audit.incremental.commits import check_commit, check_reverted
-from muster_core.audit.incremental.conversion import converted, reverted
-from muster_core.audit.incremental.state import GroupState
-from muster_core.audit.incremental.stored import check_stored
+from muster_core.audit.groups.before_snapshot import BeforeSnapshot
+from muster_core.audit.groups.binding_checker import BindingChecker
+from muster_core.audit.groups.commit_metadata import check_metadata
+from muster_core.audit.groups.followed import FollowedGroup, FollowedMember
+from muster_core.audit.groups.generations import GenerationChecker
+from muster_core.audit.groups.incremental.checker import IncrementalChecker
+from muster_core.audit.groups.incremental.commits import check_commit, check_reverted
+from muster_core.audit.groups.incremental.conversion import converted, reverted
+from muster_core.audit.groups.incremental.state import GroupState
+from muster_core.audit.groups.incremental.stored import check_stored
+from muster_core.audit.groups.kept_tokens import check_keepers, check_partitions
+from muster_core.audit.groups.record_forms import check_forms
+from muster_core.audit.groups.removal_checker import RemovalChecker
+from muster_core.audit.groups.silence import check_silence
 from muster_core.audit.invariants import Findings
-from muster_core.audit.kept_tokens import check_keepers, check_partitions
-from muster_core.audit.record_forms import check_forms
-from muster_core.audit.removal_checker import RemovalChecker
-from muster_core.audit.silence import check_silence
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
 from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
 from muster_core.log.commits import CommitRow

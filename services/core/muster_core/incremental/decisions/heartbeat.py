@@ -13,13 +13,14 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatReques
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.incremental import causes
-from muster_core.incremental.decision import Decision
+from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.reconciliation import Report
+from muster_core.incremental.decisions.upkeep import assign_due, remove
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Member, Told
 from muster_core.incremental.partitions import NONE, Partitions, named_in
-from muster_core.incremental.reconciliation import Report
 from muster_core.incremental.rollout import held_by_join
-from muster_core.incremental.target import (
+from muster_core.incremental.targets.target import (
     Expressions,
     ServerAssignor,
     Topics,
@@ -27,7 +28,6 @@ from muster_core.incremental.target import (
     are_alike,
     subscribed_topics,
 )
-from muster_core.incremental.upkeep import assign_due, remove
 from muster_core.position import NOWHERE, Position
 
 JOIN = 0

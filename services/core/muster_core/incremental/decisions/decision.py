@@ -7,12 +7,12 @@ from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_core.incremental.application import apply
+from muster_core.incremental.decisions.reconciliation import Report, Step, next_step
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import by_topic
-from muster_core.incremental.reconciliation import Report, Step, next_step
 from muster_core.incremental.rollout import Hold
-from muster_core.incremental.target import Changes
+from muster_core.incremental.targets.target import Changes
 from muster_core.position import NOWHERE, Position
 
 _LATER = (1 << 63) - 1

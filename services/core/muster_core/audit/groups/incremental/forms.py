@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2
 
-from muster_core.audit.form_parts import (
+from muster_core.audit.groups.form_parts import (
     KINDS,
     OF_A_REMOVAL,
     PROCESS_BYTES,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import TopicPartition
-from muster_core.incremental.target import Change, Changes, Topics
+from muster_core.incremental.targets.target import Change, Changes, Topics
 
 
 def what_counts(

@@ -5,9 +5,9 @@ from collections.abc import Collection
 from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.audit.incremental.state import GroupState
+from muster_core.audit.groups.incremental.state import GroupState
+from muster_core.audit.groups.kept_tokens import Given
 from muster_core.audit.invariants import Findings
-from muster_core.audit.kept_tokens import Given
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.log.commits import CommitRow
 from muster_core.position import NOWHERE, Position

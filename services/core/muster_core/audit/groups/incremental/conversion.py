@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 
-from muster_core.audit.incremental.state import GroupState, MemberState, Since
+from muster_core.audit.groups.incremental.state import GroupState, MemberState, Since
+from muster_core.audit.groups.kept_tokens import Given
 from muster_core.audit.invariants import Findings
-from muster_core.audit.kept_tokens import Given
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.position import Position
 
