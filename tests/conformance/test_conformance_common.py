@@ -15,9 +15,9 @@ from muster_core.error_code import (
 from muster_core.events import Request, Unload
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState, IllegalTransition, can_become
-from muster_core.state.member import Member
-from muster_core.state.protocols import Protocols
-from muster_core.state.terms import Terms
+from muster_core.state.members.member import Member
+from muster_core.state.members.protocols import Protocols
+from muster_core.state.members.terms import Terms
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 KINDS = list(acts.calls_of(settled(VirtualShard(), "a")[0]))

@@ -17,9 +17,9 @@ from muster_core.error_code import (
     UNKNOWN_MEMBER_ID,
 )
 from muster_core.state.group import Group
-from muster_core.state.member import Member, elected_protocol
-from muster_core.state.protocols import Protocols
-from muster_core.state.terms import Terms
+from muster_core.state.members.member import Member, elected_protocol
+from muster_core.state.members.protocols import Protocols
+from muster_core.state.members.terms import Terms
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID

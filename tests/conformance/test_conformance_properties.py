@@ -47,7 +47,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member_secret import OPEN
+from muster_core.state.members.member_secret import OPEN
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 CONFIG = GroupConfig(

@@ -8,7 +8,7 @@ from conformance.acts import REBALANCE_MS, SESSION_MS
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.error_code import COORDINATOR_NOT_AVAILABLE, FENCED_INSTANCE_ID, NONE, UNKNOWN_MEMBER_ID
 from muster_core.state.group import Group
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_protos.muster.v1 import coordinator_pb2
 
 

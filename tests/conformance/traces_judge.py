@@ -18,7 +18,7 @@ from conformance.traces_calls import Cast
 from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.position import Position
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_protos.muster.log.v1 import records_pb2
 
 SETTLE_MS = 200

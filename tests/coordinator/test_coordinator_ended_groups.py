@@ -6,7 +6,7 @@ import itertools
 import pytest
 from muster_coordinator.shard.ended_groups import AT_ONCE, EndedGroups
 from muster_core.state.group import Group
-from muster_core.state.offset_store import CommittedOffset
+from muster_core.state.offsets.offset_store import CommittedOffset
 
 pytestmark = pytest.mark.quick
 

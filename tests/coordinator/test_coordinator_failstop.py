@@ -46,8 +46,8 @@ from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.protocol.queries import Queries
 from muster_core.shard import Shard
 from muster_core.state.group import Group
-from muster_core.state.member import Member
-from muster_core.state.offset_store import OffsetStore
+from muster_core.state.members.member import Member
+from muster_core.state.offsets.offset_store import OffsetStore
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.internal.v1 import fault_pb2

@@ -5,8 +5,8 @@ from muster_coordinator.telemetry import by_group, metrics
 from muster_coordinator.telemetry.by_group import NamedGroups
 from muster_core.position import Position
 from muster_core.state.group import Group
-from muster_core.state.member import Member
-from muster_core.state.offset_store import CommittedOffset
+from muster_core.state.members.member import Member
+from muster_core.state.offsets.offset_store import CommittedOffset
 from muster_runtime.telemetry import Metric
 
 NOW_MS = 10_000_000

@@ -149,7 +149,7 @@ async def test_a_coordinator_that_hears_of_both_together_keeps_nothing_of_the_to
 async def test_a_deletion_that_the_catalog_forgot_while_nobody_served_is_carried_out_by_the_next_owner(
     real: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster_core.log.topics.MAX_DELETIONS", 2)
+    monkeypatch.setattr("muster_core.log.topics.topics.MAX_DELETIONS", 2)
     owner = await real.add("a", settle_ms=NEVER_MS)
     await owns(owner, SHARDS)
     for name in ("t", "kept"):

@@ -18,7 +18,7 @@ from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun
 from muster_core.log.snapshot import Covered, parts
-from muster_core.log.topics import StoredTopic, Topics
+from muster_core.log.topics.topics import StoredTopic, Topics
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2

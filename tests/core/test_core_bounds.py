@@ -18,9 +18,9 @@ from muster_core.record_bounds import (
     in_appends,
     utf8_bytes,
 )
-from muster_core.state import offset_order
-from muster_core.state.offset_order import PORTION as ORDERED
-from muster_core.state.offset_store import CommittedOffset, OffsetStore
+from muster_core.state.offsets import offset_order
+from muster_core.state.offsets.offset_order import PORTION as ORDERED
+from muster_core.state.offsets.offset_store import CommittedOffset, OffsetStore
 from muster_core.state.published import topics_in
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

@@ -2,8 +2,8 @@
 
 import pytest
 from muster_core.protocol.generations import causes
-from muster_core.state.member import Member
-from muster_core.state.terms import Terms
+from muster_core.state.members.member import Member
+from muster_core.state.members.terms import Terms
 
 TERMS = Terms(session_timeout_ms=45_000, rebalance_timeout_ms=300_000, disconnect_grace_ms=1_500)
 WHO = "Member worker-7f3a (instance blue) at 10.0.0.9"

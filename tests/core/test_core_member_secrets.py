@@ -12,7 +12,7 @@ from muster_core.events import Attach, FeaturesEnabled, Request
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.log.snapshot import nothing_of, parts
 from muster_core.protocol.room import Room
-from muster_core.state.member_secret import HASH_BYTES, OPEN, Lock, hash_of
+from muster_core.state.members.member_secret import HASH_BYTES, OPEN, Lock, hash_of
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 

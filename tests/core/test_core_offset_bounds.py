@@ -5,7 +5,7 @@ from kit.lives.virtual_shard import VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.protocol.room import Limit, Room
-from muster_core.state.offset_store import weight_of
+from muster_core.state.offsets.offset_store import weight_of
 from muster_protos.muster.v1 import coordinator_pb2
 
 FEW = GroupConfig(max_offsets=10)

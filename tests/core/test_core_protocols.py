@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from muster_core.state.protocols import NO_PROTOCOLS, Protocols, Supporters, pairs_of, protocols_of
+from muster_core.state.members.protocols import NO_PROTOCOLS, Protocols, Supporters, pairs_of, protocols_of
 from muster_protos.muster.v1.coordinator_pb2 import GroupProtocol
 
 

@@ -7,7 +7,7 @@ from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settle
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Event, Suspend, TopicsChanged, Unload
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from muster_core.state.member import Member
-from muster_core.state.protocols import Protocols
-from muster_core.state.terms import Terms, terms_of_join
+from muster_core.state.members.member import Member
+from muster_core.state.members.protocols import Protocols
+from muster_core.state.members.terms import Terms, terms_of_join
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 

@@ -8,7 +8,7 @@ from muster_core.clock import Now
 from muster_core.events import Attach, GroupRequest, Request
 from muster_core.fault import event_of, message_of, snapshot_of
 from muster_core.shard import Shard
-from muster_core.state.member_secret import hash_of
+from muster_core.state.members.member_secret import hash_of
 from muster_core.veil import veiled_record
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2

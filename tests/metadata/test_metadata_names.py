@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from metadata.test_metadata_topics import catalog_of, enabled, through_snapshot, zoned
 from muster_core.features import Feature
-from muster_core.log import topic_names
-from muster_core.log.topic_changes import decide
-from muster_core.log.topic_names import MAX_NAMES_BYTES, MAX_REMOVED
+from muster_core.log.topics import topic_names
+from muster_core.log.topics.topic_changes import decide
+from muster_core.log.topics.topic_names import MAX_NAMES_BYTES, MAX_REMOVED
 from muster_core.position import Position
 from muster_metadata.nodes.entries import NodeEntry
 from muster_protos.limits import TOPIC_PARTITIONS_MAX

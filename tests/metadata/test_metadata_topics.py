@@ -6,9 +6,9 @@ import pytest
 from muster_core.config import GroupConfig
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.log.snapshot import SNAPSHOT_PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
-from muster_core.log.topic_changes import decide
-from muster_core.log.topic_zones import MAX_ZONE_BYTES, MAX_ZONES
-from muster_core.log.topics import (
+from muster_core.log.topics.topic_changes import decide
+from muster_core.log.topics.topic_zones import MAX_ZONE_BYTES, MAX_ZONES
+from muster_core.log.topics.topics import (
     MAX_CHANGES,
     MAX_DELETIONS,
     MAX_TOPICS,

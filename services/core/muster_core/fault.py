@@ -37,8 +37,8 @@ from muster_core.incremental.partitions import by_topic, named_in
 from muster_core.incremental.targets.target import Change
 from muster_core.log.application import group_of
 from muster_core.log.snapshot import nothing_of, parts
-from muster_core.log.topic_names import removed_by_topic
-from muster_core.log.topic_partitions import weights_by_topic, zones_by_topic, zones_message
+from muster_core.log.topics.topic_names import removed_by_topic
+from muster_core.log.topics.topic_partitions import weights_by_topic, zones_by_topic, zones_message
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.veil import veiled_call, veiled_part

@@ -67,9 +67,9 @@ from muster_core.protocol.responses import IN_QUARANTINE, Owner
 from muster_core.protocol.room import Room
 from muster_core.protocol.topics.removed_partitions import RemovedPartitions
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
-from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.members.claims import Claims
 from muster_core.state.quarantine import NOBODY, Quarantine
 
 _SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"

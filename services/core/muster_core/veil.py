@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
-from muster_core.state.member_secret import hash_of
+from muster_core.state.members.member_secret import hash_of
 
 T = TypeVar("T", bound=Message)
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from muster_core.features import lacking
-from muster_core.log.topics import CHANGE_ID_BYTES, name_of
+from muster_core.log.topics.topics import CHANGE_ID_BYTES, name_of
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES
 from muster_protos.limits import ID_MAX_BYTES, TOPIC_PARTITIONS_MAX

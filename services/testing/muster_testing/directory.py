@@ -6,10 +6,10 @@ from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.features import FEATURE_NAMES
 from muster_core.log.replay import Entry
-from muster_core.log.topic_changes import decide
-from muster_core.log.topic_names import removed_by_topic
-from muster_core.log.topic_partitions import weights_by_topic, zones_by_topic
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topic_changes import decide
+from muster_core.log.topics.topic_names import removed_by_topic
+from muster_core.log.topics.topic_partitions import weights_by_topic, zones_by_topic
+from muster_core.log.topics.topics import Topics
 from muster_core.position import Position
 from muster_discovery._forward import Forwarder
 from muster_protos.muster.internal.v1 import metadata_pb2

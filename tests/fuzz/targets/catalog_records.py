@@ -7,8 +7,8 @@ decided, its record applied, and a repeat answered as the first; a refused chang
 from google.protobuf.message import DecodeError
 from kit.lives.drawn_messages import DrawnMessages
 from muster_core.log.replay import Entry
-from muster_core.log.topic_changes import decide
-from muster_core.log.topics import NotUnderstood, Topics
+from muster_core.log.topics.topic_changes import decide
+from muster_core.log.topics.topics import NotUnderstood, Topics
 from muster_core.position import Position
 from muster_protos.limits import TOPIC_PARTITIONS_MAX
 from muster_protos.muster.internal.v1 import metadata_pb2

@@ -42,7 +42,7 @@ from muster_core.state.holdings import (
     OWNED_PARTITION_BYTES,
     PENDING_MEMBER_BYTES,
 )
-from muster_core.state.offset_store import weight_of
+from muster_core.state.offsets.offset_store import weight_of
 from muster_core.state.quarantine import Quarantine
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kit.metadata.metadata_instances import Instance, MetadataCluster
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topics import Topics
 from muster_core.position import Position
 from muster_metadata.nodes.entries import NodeEntry
 from muster_protos.muster.internal.v1 import metadata_pb2

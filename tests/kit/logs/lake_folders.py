@@ -18,7 +18,7 @@ from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, Milestone, part_hash, parts
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topics import Topics
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 

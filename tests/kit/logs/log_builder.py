@@ -10,8 +10,8 @@ from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.generations import causes
 from muster_core.sharding import shard_of
-from muster_core.state.member import Member
-from muster_core.state.terms import Terms
+from muster_core.state.members.member import Member
+from muster_core.state.members.terms import Terms
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 

@@ -14,7 +14,7 @@ from typing import Any
 from kit.logs import plain_incremental
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry
-from muster_core.log.topics import StoredTopic, Topics
+from muster_core.log.topics.topics import StoredTopic, Topics
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2

@@ -11,10 +11,10 @@ from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
-from muster_core.state.member_secret import Lock
-from muster_core.state.offset_store import OffsetStore
-from muster_core.state.protocols import Supporters
+from muster_core.state.members.member import Member
+from muster_core.state.members.member_secret import Lock
+from muster_core.state.members.protocols import Supporters
+from muster_core.state.offsets.offset_store import OffsetStore
 from muster_protos.muster.log.v1 import records_pb2
 
 Records = list[tuple[Position, records_pb2.Record]]

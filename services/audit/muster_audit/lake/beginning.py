@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from muster_core.config import GroupConfig
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.log.snapshot import SnapshotReader, SnapshotUnusable
-from muster_core.log.topic_names import names_of
-from muster_core.log.topic_zones import zones_of
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topic_names import names_of
+from muster_core.log.topics.topic_zones import zones_of
+from muster_core.log.topics.topics import Topics
 from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group

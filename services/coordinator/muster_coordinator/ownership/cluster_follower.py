@@ -5,8 +5,8 @@ from collections.abc import Callable
 from muster_core.catalog import Catalog
 from muster_core.events import Event, FeaturesEnabled, TopicsChanged
 from muster_core.features import NO_FEATURES, Feature, known_of
-from muster_core.log.topic_names import removed_by_topic
-from muster_core.log.topic_partitions import weights_by_topic, zones_by_topic
+from muster_core.log.topics.topic_names import removed_by_topic
+from muster_core.log.topics.topic_partitions import weights_by_topic, zones_by_topic
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.cluster.view import ClusterView
 

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from muster_core.state.group import Group
-from muster_core.state.offset_store import OffsetStore
+from muster_core.state.offsets.offset_store import OffsetStore
 
 AT_ONCE = 5_000
 """Offsets that are given up in a turn of the loop, in about a millisecond."""

@@ -13,7 +13,7 @@ from muster_core.audit.stored_snapshots import Snapshots
 from muster_core.log.record_run import FollowRun, RecordRun
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import SnapshotReader, parts
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topics import Topics
 from muster_core.position import GENESIS, Position
 
 

@@ -5,9 +5,9 @@ from muster_protos.muster.v1 import discovery_pb2
 
 from muster_core.audit.invariants import Findings
 from muster_core.features import Feature
-from muster_core.log.topic_names import alteration_problem, names_problem
-from muster_core.log.topic_zones import stored_form, zones_problem
-from muster_core.log.topics import MAX_CHANGES, StoredTopic, Topics
+from muster_core.log.topics.topic_names import alteration_problem, names_problem
+from muster_core.log.topics.topic_zones import stored_form, zones_problem
+from muster_core.log.topics.topics import MAX_CHANGES, StoredTopic, Topics
 from muster_core.position import Position
 
 FIRST_CONFIGURATION = 1

@@ -20,12 +20,12 @@ from muster_core.log.reversion import check_reversion, revert
 from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
-from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import Holdings
-from muster_core.state.member import Member
+from muster_core.state.members.claims import Claims
+from muster_core.state.members.member import Member
 from muster_core.state.published import TopicPartition, partitions_in
 
 _NOBODY = ("", None)

@@ -7,7 +7,7 @@ from typing import TypeVar
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.state.offset_store import CommittedValues
+from muster_core.state.offsets.offset_store import CommittedValues
 from muster_core.state.published import TopicPartition
 
 CommitRow = tuple[str, str, int, int, int]

@@ -7,7 +7,7 @@ from muster_core.incremental.partitions import by_topic
 from muster_core.position import Position
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 
 _PUBLISHED = 1
 """Version of the published assignment message."""

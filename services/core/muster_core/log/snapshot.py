@@ -20,8 +20,8 @@ from muster_core.state.group import Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry
-from muster_core.state.member import Member
-from muster_core.state.offset_store import CommittedOffset
+from muster_core.state.members.member import Member
+from muster_core.state.offsets.offset_store import CommittedOffset
 from muster_core.state.published import TopicPartition
 
 FORMAT = 1

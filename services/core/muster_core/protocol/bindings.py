@@ -12,7 +12,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.features import Feature
 from muster_core.state.group import Group
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 
 NOT_YOURS = "the member, or the instance id, belongs to another identity than the caller's"
 

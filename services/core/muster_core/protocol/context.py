@@ -23,7 +23,7 @@ from muster_core.record_bounds import APPEND_MAX_BYTES, in_appends
 from muster_core.state.group import Group, Step
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import GROUP_BYTES, Holdings
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
 from muster_core.waiting.timing_wheel import Timer

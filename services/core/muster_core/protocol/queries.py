@@ -30,7 +30,7 @@ from muster_core.protocol.responses import IN_QUARANTINE
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_core.state.published import read_assignment
 
 _DEFAULT_GENERATIONS = 20

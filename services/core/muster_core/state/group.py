@@ -13,7 +13,6 @@ from muster_core.incremental.group import IncrementalGroup, code_of_absent
 from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.position import Position
 from muster_core.record_bounds import utf8_bytes
-from muster_core.state.claims import topics_claimed
 from muster_core.state.group_settings import NO_SETTINGS
 from muster_core.state.group_state import GroupState, check_transition
 from muster_core.state.history import History
@@ -26,12 +25,13 @@ from muster_core.state.holdings import (
     PENDING_MEMBER_BYTES,
     Holdings,
 )
-from muster_core.state.member import Member
-from muster_core.state.member_secret import OPEN, Lock, lock_of
-from muster_core.state.offset_store import OffsetStore
-from muster_core.state.protocols import Protocols, Supporters
+from muster_core.state.members.claims import topics_claimed
+from muster_core.state.members.member import Member
+from muster_core.state.members.member_secret import OPEN, Lock, lock_of
+from muster_core.state.members.protocols import Protocols, Supporters
+from muster_core.state.offsets.offset_store import OffsetStore
+from muster_core.state.offsets.reported_ends import ReportedEnds
 from muster_core.state.published import TopicPartition, topics_in
-from muster_core.state.reported_ends import ReportedEnds
 from muster_core.waiting.timing_wheel import Timer
 
 CONSUMER = "consumer"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 from muster_core.features import Feature
-from muster_core.log.topic_changes import decide
-from muster_core.log.topics import NotUnderstood, Topics
+from muster_core.log.topics.topic_changes import decide
+from muster_core.log.topics.topics import NotUnderstood, Topics
 from muster_core.position import NOWHERE, Position
 from muster_protos.limits import NAME_RULE, is_name
 from muster_protos.muster.internal.v1 import metadata_pb2

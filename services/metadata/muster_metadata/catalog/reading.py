@@ -7,7 +7,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.log.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topics import Topics
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2

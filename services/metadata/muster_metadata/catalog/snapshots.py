@@ -5,7 +5,7 @@ import asyncio
 import structlog
 from muster_core.features import Feature
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
-from muster_core.log.topics import NotUnderstood
+from muster_core.log.topics.topics import NotUnderstood
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topics import Topics
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster_core.features import Feature
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topics import Topics
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.log.states import Inspected

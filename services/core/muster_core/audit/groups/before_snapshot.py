@@ -12,8 +12,8 @@ from muster_core.incremental.member import AWAY, Told
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.position import Position
 from muster_core.state.group import Group
-from muster_core.state.member import Member
-from muster_core.state.offset_store import CommittedValues
+from muster_core.state.members.member import Member
+from muster_core.state.offsets.offset_store import CommittedValues
 from muster_core.state.published import TopicPartition, partitions_of
 
 

@@ -7,7 +7,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
-from muster_core.state.claims import claimed_in
+from muster_core.state.members.claims import claimed_in
 from muster_core.state.published import TopicPartition, partitions_in
 
 Given = dict[TopicPartition, tuple[str, Position]]

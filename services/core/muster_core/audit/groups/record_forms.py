@@ -21,7 +21,7 @@ from muster_core.audit.invariants import Findings
 from muster_core.log.commits import Commits
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.protocol.generations import causes
-from muster_core.state.member_secret import HASH_BYTES
+from muster_core.state.members.member_secret import HASH_BYTES
 
 _PLAIN_KINDS = KINDS - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}
 """Kinds of causes that a generation may have."""

@@ -9,8 +9,8 @@ from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_core.audit.invariants import Findings
 from muster_core.incremental.partitions import named_in
 from muster_core.log.record_run import COMMIT, RecordRun
-from muster_core.log.topic_names import removed_in
-from muster_core.log.topics import Topics
+from muster_core.log.topics.topic_names import removed_in
+from muster_core.log.topics.topics import Topics
 from muster_core.position import Position
 from muster_core.state.published import TopicPartition, partitions_in, partitions_of
 

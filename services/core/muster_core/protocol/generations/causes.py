@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from muster_protos.muster.v1 import common_pb2
 
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 
 Kind: TypeAlias = common_pb2.RebalanceCauseKind.ValueType
 

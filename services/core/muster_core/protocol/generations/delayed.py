@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from muster_core.state.group import Group
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_core.waiting.purgatory import DelayedOperation
 from muster_core.waiting.timing_wheel import Timer
 

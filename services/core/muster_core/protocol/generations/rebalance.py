@@ -22,7 +22,7 @@ from muster_core.protocol.generations.delayed import (
 )
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member, elected_protocol
+from muster_core.state.members.member import Member, elected_protocol
 from muster_core.waiting.timing_wheel import Timer
 
 Cause = common_pb2.RebalanceCause

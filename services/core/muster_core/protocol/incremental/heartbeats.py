@@ -45,7 +45,7 @@ from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
 from muster_core.state.group_settings import session_ms_of
-from muster_core.state.member_secret import hash_of
+from muster_core.state.members.member_secret import hash_of
 
 _NO_GROUP = "there is no incremental group of this name"
 _IS_CLASSIC = "the group is a classic one and has members"

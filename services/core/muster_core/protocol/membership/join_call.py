@@ -9,9 +9,9 @@ from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest
 from muster_core.events import Request
 from muster_core.record_bounds import cut_to_bytes, utf8_bytes
 from muster_core.state.group import Group
-from muster_core.state.member import Member
-from muster_core.state.member_secret import hash_of
-from muster_core.state.terms import Terms, terms_of_join
+from muster_core.state.members.member import Member
+from muster_core.state.members.member_secret import hash_of
+from muster_core.state.members.terms import Terms, terms_of_join
 
 _NAME_MAX_BYTES = ID_MAX_BYTES - 1 - 36
 """What a member id has before its UUID."""

@@ -22,8 +22,8 @@ from muster_core.record_bounds import cut_to_bytes
 from muster_core.state.group import CONSUMER, Group, join_of
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import COPIES, MEMBER_BYTES
-from muster_core.state.member import Member, elected_protocol
-from muster_core.state.member_secret import OPEN, lock_of
+from muster_core.state.members.member import Member, elected_protocol
+from muster_core.state.members.member_secret import OPEN, lock_of
 from muster_core.waiting.timing_wheel import Timer
 
 STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"

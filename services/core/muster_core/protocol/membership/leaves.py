@@ -12,7 +12,7 @@ from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.removals import Removals
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 
 
 class Leaves:

@@ -10,10 +10,10 @@ from muster_protos.limits import ID_MAX_BYTES
 from muster_core.protocol.context import ShardContext
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
 from muster_core.state.group import CONSUMER, Group
-from muster_core.state.member import Member
-from muster_core.state.protocols import KINDS, Protocols
+from muster_core.state.members.member import Member
+from muster_core.state.members.protocols import KINDS, Protocols
+from muster_core.state.members.terms import Terms
 from muster_core.state.published import topics_in
-from muster_core.state.terms import Terms
 
 _SUMS_MAX = 64
 _MEMBER_BYTES = ID_MAX_BYTES + 32

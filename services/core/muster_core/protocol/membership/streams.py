@@ -9,7 +9,7 @@ from muster_core.protocol.bindings import belongs_to
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 
 
 class Streams:

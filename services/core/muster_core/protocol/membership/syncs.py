@@ -20,10 +20,10 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
-from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.member import Member
+from muster_core.state.members.claims import Claims
+from muster_core.state.members.member import Member
 from muster_core.state.plan import Plan
 from muster_core.state.published import TopicPartition
 

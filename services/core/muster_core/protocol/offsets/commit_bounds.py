@@ -8,7 +8,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.room import Limit
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import OFFSET_BYTES
-from muster_core.state.offset_store import OffsetStore, weight_of
+from muster_core.state.offsets.offset_store import OffsetStore, weight_of
 
 NOTHING = OffsetStore()
 """The offsets of a group that there is not."""

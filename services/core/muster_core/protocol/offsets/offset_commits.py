@@ -31,7 +31,7 @@ from muster_core.record_bounds import (
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import END_BYTES
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 
 _NO_GROUP = "there is no such group"
 _OTHER_COMMIT = (

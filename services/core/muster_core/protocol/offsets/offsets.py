@@ -25,7 +25,7 @@ from muster_core.protocol.topics.tombstones import offset_tombstones
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
-from muster_core.state.offset_store import CommittedOffset
+from muster_core.state.offsets.offset_store import CommittedOffset
 from muster_core.state.published import TopicPartition
 
 _NO_GROUP = "there is no such group"

@@ -26,10 +26,10 @@ from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.record_bounds import is_one_append
-from muster_core.state.claims import Claims
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import convert_of
-from muster_core.state.member import Member
+from muster_core.state.members.claims import Claims
+from muster_core.state.members.member import Member
 from muster_core.state.published import read_assignment, read_subscription
 from muster_core.waiting.timing_wheel import Timer
 

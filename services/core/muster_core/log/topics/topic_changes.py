@@ -8,7 +8,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 from muster_core.features import Feature
-from muster_core.log.topic_names import (
+from muster_core.log.topics.topic_names import (
     MAX_ALL_NAMES_BYTES,
     MAX_REMOVED,
     NamesChange,
@@ -17,8 +17,8 @@ from muster_core.log.topic_names import (
     removed_in,
     stored_names,
 )
-from muster_core.log.topic_zones import MAX_ZONE_BYTES, stored_form, zones_of, zones_problem
-from muster_core.log.topics import MAX_TOPICS, StoredTopic, Topics, name_of, refused, topic_message
+from muster_core.log.topics.topic_zones import MAX_ZONE_BYTES, stored_form, zones_of, zones_problem
+from muster_core.log.topics.topics import MAX_TOPICS, StoredTopic, Topics, name_of, refused, topic_message
 
 
 def decide(

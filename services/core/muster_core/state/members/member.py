@@ -9,8 +9,8 @@ from muster_protos.muster.v1 import coordinator_pb2
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
-from muster_core.state.member_secret import OPEN, lock_of
-from muster_core.state.terms import NO_TERMS, Terms, template_of, terms_of_record
+from muster_core.state.members.member_secret import OPEN, lock_of
+from muster_core.state.members.terms import NO_TERMS, Terms, template_of, terms_of_record
 from muster_core.waiting.timing_wheel import Timer
 
 _RECORD_OVERHEAD_BYTES = 64

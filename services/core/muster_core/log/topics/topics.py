@@ -11,8 +11,8 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 from muster_core.features import FEATURE_NAMES, lacking
 from muster_core.log.replay import Entry
-from muster_core.log.topic_names import altered, names_of, number_of, stored_names
-from muster_core.log.topic_zones import stored_form, zones_of
+from muster_core.log.topics.topic_names import altered, names_of, number_of, stored_names
+from muster_core.log.topics.topic_zones import stored_form, zones_of
 from muster_core.position import NOWHERE, Position
 
 MAX_TOPICS = 10_000

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
-from muster_core.state.protocols import KINDS, NO_PROTOCOLS, Pairs, Protocols, pairs_of, protocols_of
+from muster_core.state.members.protocols import KINDS, NO_PROTOCOLS, Pairs, Protocols, pairs_of, protocols_of
 
 
 class Terms(NamedTuple):

@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import OFFSET_BYTES
-from muster_core.state.offset_order import OffsetOrder
+from muster_core.state.offsets.offset_order import OffsetOrder
 from muster_core.state.published import TopicPartition
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from muster_core.position import Position
-from muster_core.state.member import Member
+from muster_core.state.members.member import Member
 from muster_core.state.plan import Plan
 from muster_core.state.published import TopicPartition, read_assignment, read_subscription
 
