@@ -23,9 +23,9 @@ from kit.waiting import stand_still, until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
-from muster_metadata.log import repair
 from muster_metadata.log.claim import Claimer
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs import repair
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Held, Repaired
 from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes import keys

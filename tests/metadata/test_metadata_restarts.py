@@ -20,7 +20,7 @@ from kit.metadata.metadata_instances import (
 )
 from kit.waiting import until, until_equal
 from muster_metadata.log.patrol import Patrol
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Held, Repaired
 from muster_metadata.nodes.entries import NodeEntry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node

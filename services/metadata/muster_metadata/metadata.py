@@ -33,7 +33,7 @@ from muster_metadata.log.claim import Claimer
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.patrol import Patrol
 from muster_metadata.log.reading import LogReader
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.addresses import split_urls

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import structlog
 
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.configuration import (
     Configuration,

@@ -10,7 +10,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.best_copy import Copy, NotTheLog, best_copy
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain

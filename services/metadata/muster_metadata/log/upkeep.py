@@ -12,7 +12,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.damage import damage_is_repaired
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Held, Inspected, Repaired, claim_on_majority
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer, Node

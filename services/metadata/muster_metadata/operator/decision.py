@@ -13,7 +13,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Held
 from muster_metadata.log.verdicts import appended, checked, floor_in
 from muster_metadata.nodes.entries import LogEnd, arguments, chain

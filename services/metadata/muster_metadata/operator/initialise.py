@@ -16,7 +16,7 @@ from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.reading import LogReader
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Inspected
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes import keys

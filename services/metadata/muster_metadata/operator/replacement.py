@@ -20,7 +20,7 @@ from muster_metadata.cluster.membership import reconfigure, retire
 from muster_metadata.cluster.refill import refill_of
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
-from muster_metadata.log.repair import Repairer
+from muster_metadata.log.repairs.repair import Repairer
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 
+from muster_metadata.log.repairs.sources import Sources
 from muster_metadata.log.snapshot_copies import SnapshotCopies
-from muster_metadata.log.sources import Sources
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes.entries import LogEnd, NodeEntry

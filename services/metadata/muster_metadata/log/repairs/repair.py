@@ -10,9 +10,9 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
 
-from muster_metadata.log.rebuilding import Rebuilder
+from muster_metadata.log.repairs.rebuilding import Rebuilder
+from muster_metadata.log.repairs.sources import NOTHING, Sources
 from muster_metadata.log.snapshot_copies import SnapshotCopies
-from muster_metadata.log.sources import NOTHING, Sources
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes.entries import LogEnd, parse_id
