@@ -17,7 +17,8 @@ from muster._clock import boot_ms
 from muster._cluster.cluster import Cluster
 from muster._session.channels import ChannelPool
 from muster._session.transport import Vitals
-from muster._standing import Caller, Life, Seat
+from muster._standing.life import Life
+from muster._standing.seat import Caller, Seat
 
 
 async def cpu_ms_per_s(members: int, seconds: float) -> float:

@@ -15,7 +15,8 @@ from muster._blocked.watch import begin_watching, end_watching
 from muster._clock import boot_ms
 from muster._session.channels import ChannelPool
 from muster._session.transport import Vitals
-from muster._standing import Caller, Life, Seat
+from muster._standing.life import Life
+from muster._standing.seat import Caller, Seat
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 REBALANCES = common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS

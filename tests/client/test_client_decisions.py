@@ -23,7 +23,9 @@ from muster._messages import (
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session import forks
 from muster._session.channels import ChannelPool
-from muster._standing import Caller, Life, Order, Pulse, Seat, Standing
+from muster._standing.life import Life
+from muster._standing.seat import Caller, Pulse, Seat
+from muster._standing.standing import Order, Standing
 from muster.assignors import Assignor, MemberSnapshot
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 

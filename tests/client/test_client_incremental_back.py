@@ -9,7 +9,7 @@ import muster
 import muster_testing.node
 import pytest
 from muster._reactions import Reaction
-from muster._standing import Order
+from muster._standing.standing import Order
 from muster.testing import LocalCluster
 from muster_core.features import ALL_FEATURES, Feature
 from muster_protos.muster.v1 import common_pb2

@@ -7,7 +7,7 @@ from kit.lives.incremental_fleet import Fleet
 from muster._incremental.membership import Asked, Membership, Phase, Way
 from muster._incremental.requests import Identity, Place, add_list
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._standing import Life
+from muster._standing.life import Life
 from muster._values import TopicPartition
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.incremental_pb2 import (

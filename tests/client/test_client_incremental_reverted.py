@@ -7,7 +7,9 @@ from muster._incremental.membership import Asked, Membership, Phase, Way
 from muster._incremental.requests import Identity, Place
 from muster._reactions import Call, Reaction
 from muster._session.transport import Vitals
-from muster._standing import Caller, Life, Seat, Standing
+from muster._standing.life import Life
+from muster._standing.seat import Caller, Seat
+from muster._standing.standing import Standing
 from muster._values import TopicPartition
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse

@@ -7,7 +7,7 @@ from client.client_scripted import Break
 from client.test_client_session import World, worlds
 from kit.waiting import until
 from muster import CommitFailed, Committed, MemberState
-from muster._standing import Caller
+from muster._standing.seat import Caller
 from muster_protos.limits import MEMBER_SECRET_MIN_BYTES
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 

@@ -24,7 +24,8 @@ from muster._session import token
 from muster._session.channels import ChannelPool, in_process
 from muster._session.token import LONGEST, RenewedToken
 from muster._session.transport import Vitals
-from muster._standing import Caller, Life, Seat
+from muster._standing.life import Life
+from muster._standing.seat import Caller, Seat
 from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
 
 

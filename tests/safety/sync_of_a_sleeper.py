@@ -6,7 +6,7 @@ its assignment half a second before its session ends; from the removal on it mus
 
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from kit.programs import Broken, report, run
-from muster._standing import Life
+from muster._standing.life import Life
 
 
 async def main() -> None:

@@ -58,7 +58,7 @@ if typing.TYPE_CHECKING:
     from muster._run import arun, run
     from muster._session.tls import TlsFiles
     from muster._session.token import TokenFile
-    from muster._standing import MemberState
+    from muster._standing.standing import MemberState
     from muster._values import Committed, Owner, Progress, Topic, TopicPartition
     from muster._work.partition import BlockingPartition, Partition
 
@@ -136,7 +136,7 @@ _MODULES = {
     "_run": ("arun", "run"),
     "_session.tls": ("TlsFiles",),
     "_session.token": ("TokenFile",),
-    "_standing": ("MemberState",),
+    "_standing.standing": ("MemberState",),
     "_cluster.owners": ("owner_of",),
     "_values": ("Committed", "Owner", "Progress", "Topic", "TopicPartition"),
     "_work.partition": ("BlockingPartition", "Partition"),

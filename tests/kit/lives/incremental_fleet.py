@@ -9,7 +9,7 @@ from kit.lives.incremental_shard import GROUP, incremental_of, incremental_shard
 from muster._incremental import requests
 from muster._incremental.membership import Asked, Membership, Move, Phase, Way
 from muster._incremental.requests import Identity
-from muster._standing import Life
+from muster._standing.life import Life
 from muster._values import TopicPartition
 from muster_core.config import GroupConfig
 from muster_protos.muster.v1 import common_pb2

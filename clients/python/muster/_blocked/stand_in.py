@@ -14,7 +14,7 @@ from muster._clock import boot_ms, current
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool
 from muster._session.transport import Vitals
-from muster._standing import Life
+from muster._standing.life import Life
 
 log = logging.getLogger("muster")
 

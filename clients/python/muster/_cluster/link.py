@@ -27,7 +27,7 @@ from muster._session.transport import (
     Overloaded,
     Transport,
 )
-from muster._standing import Pulse, Seat
+from muster._standing.seat import Pulse, Seat
 from muster._tracing import span
 
 log = logging.getLogger("muster")

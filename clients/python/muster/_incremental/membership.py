@@ -28,7 +28,7 @@ from muster._incremental.requests import (
     process_id,
 )
 from muster._reactions import Call, Reaction, reaction_to
-from muster._standing import Life
+from muster._standing.life import Life
 from muster._values import TopicPartition
 
 MARGIN_MS = 100

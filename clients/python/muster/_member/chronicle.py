@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from muster._config import MemberConfig
 from muster._messages import in_words
-from muster._standing import Standing
+from muster._standing.standing import Standing
 from muster._text import harmless
 from muster._values import TopicPartition
 

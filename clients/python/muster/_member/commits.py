@@ -18,7 +18,8 @@ from muster._messages import group_by_topic, in_words
 from muster._metrics.member import MemberMetrics
 from muster._parking import owned_as
 from muster._reactions import CONNECTION_LOST, Call, Reaction
-from muster._standing import Seat, Standing
+from muster._standing.seat import Seat
+from muster._standing.standing import Standing
 from muster._text import harmless
 from muster._values import Committed, TopicPartition
 

@@ -19,7 +19,8 @@ from muster._member.waits import Converted, Waits
 from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._standing import Life, MemberState, Order, Standing
+from muster._standing.life import Life
+from muster._standing.standing import MemberState, Order, Standing
 from muster._text import harmless
 
 log = logging.getLogger("muster")

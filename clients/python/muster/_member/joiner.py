@@ -20,7 +20,8 @@ from muster._member.waits import Converted, OtherKind, Waits
 from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session.transport import KeepAlive, Vitals
-from muster._standing import Seat, Standing
+from muster._standing.seat import Seat
+from muster._standing.standing import Standing
 from muster._text import harmless
 from muster._values import TopicPartition
 from muster._version import client_version

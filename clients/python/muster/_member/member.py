@@ -38,7 +38,9 @@ from muster._member.reports import Reporter, check_end
 from muster._member.waits import Closing, Converted, OtherKind, Reverted, Waits
 from muster._messages import in_words
 from muster._metrics.member import MemberMetrics
-from muster._standing import Caller, Life, MemberState, Seat, Standing
+from muster._standing.life import Life
+from muster._standing.seat import Caller, Seat
+from muster._standing.standing import MemberState, Standing
 from muster._values import Committed, Topic, TopicPartition
 
 log = logging.getLogger("muster")

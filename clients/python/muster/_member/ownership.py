@@ -10,7 +10,7 @@ from muster._errors import CallbackFailed
 from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
 from muster._member.commits import Committer
 from muster._member.waits import Waits
-from muster._standing import Standing
+from muster._standing.standing import Standing
 from muster._values import TopicPartition
 
 log = logging.getLogger("muster")

@@ -24,7 +24,9 @@ from muster._member.ownership import Ownership
 from muster._member.waits import OtherKind, Reverted, Waits
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.transport import Vitals
-from muster._standing import Life, MemberState, Order, Seat, Standing
+from muster._standing.life import Life
+from muster._standing.seat import Seat
+from muster._standing.standing import MemberState, Order, Standing
 from muster._text import harmless
 from muster.assignors import RANGE
 

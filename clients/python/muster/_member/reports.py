@@ -10,7 +10,7 @@ from muster._cluster.link import GroupLink
 from muster._errors import GroupError, RequestRefused
 from muster._messages import group_by_topic
 from muster._reactions import Call, Reaction, reaction_to
-from muster._standing import Standing
+from muster._standing.standing import Standing
 from muster._values import TopicPartition
 
 INTERVAL_MS = 2_000

@@ -12,7 +12,7 @@ from muster._clock import boot_ms
 from muster._cluster.link import Outcome
 from muster._errors import GroupError
 from muster._reactions import CONNECTION_LOST
-from muster._standing import Standing
+from muster._standing.standing import Standing
 
 CANCEL_GRACE_MS = 100
 """How long a cancelled task may take to end before it is left alone."""

@@ -13,7 +13,7 @@ from muster._reactions import Call, Reaction, reaction_to
 from muster._session.end import How, StreamEnd
 from muster._session.session import Session
 from muster._session.transport import Heartbeats, Route, Vitals
-from muster._standing import Pulse
+from muster._standing.seat import Pulse
 
 log = logging.getLogger("muster")
 

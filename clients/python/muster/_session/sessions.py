@@ -14,7 +14,7 @@ from muster._session.end import How, SessionEnded, StreamEnd
 from muster._session.frames import fits
 from muster._session.session import Session
 from muster._session.transport import GroupRequest, GroupResponse, KeepAlive, Route, UnaryTransport, Vitals
-from muster._standing import Pulse
+from muster._standing.seat import Pulse
 
 log = logging.getLogger("muster")
 

@@ -25,7 +25,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import RequestRefused
 from muster._session.channels import ChannelPool
-from muster._standing import Caller, MemberFields, Pulse, Seat
+from muster._standing.seat import Caller, MemberFields, Pulse, Seat
 from muster._tracing import metadata
 
 GroupRequest: TypeAlias = (
