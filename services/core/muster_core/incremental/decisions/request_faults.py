@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 from muster_core import error_code
-from muster_core.incremental.decisions.heartbeat import JOIN, Refused
+from muster_core.incremental.decisions.request import JOIN, Refused
 from muster_core.incremental.member import AWAY
 from muster_core.incremental.targets.target import ServerAssignor
 

@@ -9,7 +9,8 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatReques
 from muster_core import error_code
 from muster_core.incremental.causes import Cause
 from muster_core.incremental.decisions.decision import Decision
-from muster_core.incremental.decisions.heartbeat import JOIN, Outcome, Refused, Surroundings, Turn, leave
+from muster_core.incremental.decisions.heartbeat import Turn, leave
+from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Surroundings
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.targets.target import subscribed_topics
 

@@ -18,13 +18,8 @@ from muster_core.events import Request, Resolved, StreamPlace
 from muster_core.features import Feature
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
-from muster_core.incremental.decisions.heartbeat import (
-    JOIN,
-    Outcome,
-    Refused,
-    Surroundings,
-    go_on,
-)
+from muster_core.incremental.decisions.heartbeat import go_on
+from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Surroundings
 from muster_core.incremental.decisions.request_faults import fault_of
 from muster_core.incremental.decisions.together import Asked, can_be_together, decide_together
 from muster_core.incremental.decisions.upkeep import tend

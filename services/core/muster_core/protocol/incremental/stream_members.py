@@ -8,7 +8,7 @@ from muster_protos.muster.v1 import common_pb2, incremental_pb2, session_pb2
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Beat, Push, Request, StreamBroken
-from muster_core.incremental.decisions.heartbeat import Refused
+from muster_core.incremental.decisions.request import Refused
 from muster_core.incremental.member import Member
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext

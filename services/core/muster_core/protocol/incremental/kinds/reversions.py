@@ -12,7 +12,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 from muster_core import error_code
 from muster_core.events import Request
 from muster_core.incremental import causes
-from muster_core.incremental.decisions.heartbeat import LEAVE, Refused
+from muster_core.incremental.decisions.request import LEAVE, Refused
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Told
 from muster_core.protocol.context import ShardContext
