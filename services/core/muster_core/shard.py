@@ -5,14 +5,13 @@ from functools import partial
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 
 from muster_core import error_code
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
-from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
     Assigned,
@@ -24,7 +23,6 @@ from muster_core.events import (
     Event,
     FeaturesEnabled,
     GroupRequest,
-    Push,
     Request,
     Resolved,
     Resume,
@@ -63,17 +61,14 @@ from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.protocol.offsets.retention import Retention
 from muster_core.protocol.queries import Queries
-from muster_core.protocol.responses import IN_QUARANTINE, Owner
+from muster_core.protocol.responses import IN_QUARANTINE
 from muster_core.protocol.room import Room
+from muster_core.protocol.tenure import MOVED, SUSPENDED, Tenure
 from muster_core.protocol.topics.removed_partitions import RemovedPartitions
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.state.group import Group
-from muster_core.state.group_state import GroupState
-from muster_core.state.members.claims import Claims
 from muster_core.state.quarantine import NOBODY, Quarantine
 
-_SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
-_MOVED = "another coordinator owns the group now"
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
 
 
@@ -117,19 +112,25 @@ class Shard:
         self._streams = Streams(context, self._rebalancer)
         self._queries = Queries(context, self._offsets, self._commits, self._descriptions)
         self._retention = Retention(number, context, self._offsets)
-        self._suspended = False
-        self._unloaded = False
+        self._tenure = Tenure(
+            context,
+            self._rebalancer,
+            self._incremental,
+            self._deadlines,
+            self._targets,
+            self._stream_members,
+            self._conversions,
+        )
         self._event: Event | None = None
-        self._successor: common_pb2.Coordinator | None = None
         self._context.route_with(self._route)
         self._events: dict[type[Event], Callable[[Any], None]] = {
             Request: self._request,
             Cancelled: self._cancelled,
             AppendDone: self._append_done,
             Tick: lambda _: self._context.end_gathering(),
-            Suspend: self._suspend,
-            Resume: self._resume,
-            Unload: self._unload,
+            Suspend: lambda _: self._tenure.suspend(),
+            Resume: lambda _: self._tenure.resume(),
+            Unload: self._tenure.end,
             TopicsChanged: self._topics_changed,
             FeaturesEnabled: self._features_enabled,
             Attach: self._streams.attach,
@@ -295,36 +296,8 @@ class Shard:
         self._retention.start()
         self._context.application.counts_in = self._context.holdings
         self._context.application.on_incremental = self._incremental.changed
-        for group_id in self._context.quarantine.groups & self._context.groups.keys():
-            held = self._context.held[group_id] = self._context.groups.pop(group_id)
-            held.count_in(self._context.holdings)
-        for group in tuple(self._context.groups.values()):
-            self._context.working_on = group
-            self._deadlines.begin_anew(group)
-            self._incremental.look_again(group)
-            group.count_in(self._context.holdings)
-            for member in group.members.values():
-                self._rebalancer.touch(group, member)
-                member.confirmed = False
-                member.may_extend(now.boot_ms)
-            self._finish_what_was_begun(group)
-            self._conversions.follow(group)
+        self._tenure.begin()
         return self._end()
-
-    def _finish_what_was_begun(self, group: Group) -> None:
-        """No group is left in a state that no timer would end (docs/safety.md, "Groups")."""
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            group.pending_sync = set(group.members)
-            self._rebalancer.wait_for_syncs(group)
-        elif group.state is GroupState.STABLE:
-            claims = Claims(group.members.values(), self._context.config.max_partitions)
-            given = {member.member_id: member.assignment for member in group.members.values()}
-            self._rebalancer.wait_for_releases(group, claims.unmet(given))
-        if group.unfinished is not None:
-            self._rebalancer.prepare(group, group.unfinished)
-        elif len(group.members) > self._context.config.max_size:
-            size, limit = len(group.members), self._context.config.max_size
-            self._rebalancer.prepare(group, causes.over_capacity(size, limit, self._context.now.wall_ms))
 
     def handle(self, event: Event, now: Now) -> Effects:
         """Plays one event.
@@ -340,7 +313,7 @@ class Shard:
         context = self._context
         context.begin_turn(now)
         self._event = event
-        if self._suspended or type(event) in _ENDS:
+        if self._tenure.suspended or type(event) in _ENDS:
             context.purgatory.move_clock(now.boot_ms)
         else:
             context.purgatory.advance(now.boot_ms)
@@ -350,11 +323,11 @@ class Shard:
 
     def _end(self) -> Effects:
         context = self._context
-        if self._suspended:
+        if self._tenure.suspended:
             return context.effects  # what changed is told when the lease is held again (INC-90)
         self._incremental.end_turn()
         context.tell_news()
-        if not self._unloaded:
+        if not self._tenure.unloaded:
             deadline_ms = context.purgatory.wheel.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0
                 context.purgatory.advance(context.now.boot_ms)
@@ -369,10 +342,10 @@ class Shard:
     def _request(self, call: Request) -> None:
         context = self._context
         context.calls[call.call_id] = context.arrived = call
-        if self._unloaded:
-            context.refuse(call.call_id, error_code.NOT_COORDINATOR, _MOVED, self._successor)
-        elif self._suspended:
-            context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        if self._tenure.unloaded:
+            context.refuse(call.call_id, error_code.NOT_COORDINATOR, MOVED, self._tenure.successor)
+        elif self._tenure.suspended:
+            context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, SUSPENDED)
         elif context.quarantine.groups and self._is_held(call.message):
             context.refuse(call.call_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
         else:
@@ -412,66 +385,11 @@ class Shard:
             self._rebalancer.touch(group, member)
 
     def _append_done(self, event: AppendDone) -> None:
-        if not self._unloaded:
+        if not self._tenure.unloaded:
             seen = self._context.application.catalog_place
             self._context.append_done(event.append_id, event.position)
             if self._context.application.catalog_place != seen:
                 self._incremental.take_what_was_deleted()
-
-    def _suspend(self, _: Suspend) -> None:
-        self._suspended = True
-        self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
-        self._targets.drop()
-        for group in self._context.groups.values():
-            self._context.working_on = group
-            group.drop_deadlines()
-            self._deadlines.suspend(group)
-            for member in group.members.values():
-                member.may_extend(self._context.now.boot_ms)
-
-    def _resume(self, _: Resume) -> None:
-        """Deadlines start again as after a load: nobody could be heard meanwhile."""
-        self._suspended = False
-        for group in self._context.groups.values():
-            self._context.working_on = group
-            self._deadlines.begin_anew(group)
-            for timer in group.pending_members.values():
-                self._context.purgatory.wheel.arm(
-                    timer, self._context.now.boot_ms + self._rebalancer.longest_session_ms(group)
-                )
-            for member in group.members.values():
-                self._rebalancer.touch(group, member)
-                member.confirmed = False
-            self._rebalancer.restart_waits(group)
-
-    def _unload(self, event: Unload) -> None:
-        self._unloaded = True
-        self._successor = event.successor
-        self._context.tell_news()  # who has not heard of it is on no stream and hears nothing else
-        self._end_calls(error_code.NOT_COORDINATOR, _MOVED, event.successor)
-        for stream_id, members in self._context.streams.items():
-            for member, group in members.items():
-                self._context.working_on = group
-                moved = session_pb2.CoordinatorMoved(
-                    group_id=group.group_id, member_id=member.member_id, coordinator=event.successor
-                )
-                self._context.effects.pushes.append(Push(stream_id, moved))
-        self._context.streams.clear()
-        self._stream_members.unload(event.successor)
-        for group in self._context.groups.values():
-            self._context.working_on = group
-            group.become(GroupState.DEAD, self._context.now.wall_ms)
-        self._context.groups.clear()
-
-    def _end_calls(self, code: ErrorCode, message: str, owner: Owner = None) -> None:
-        """Answers every open call with an error."""
-        for group in self._context.groups.values():
-            self._context.working_on = group
-            for member in group.members.values():
-                self._context.refuse_join(group, member, code, message, owner)
-                member.sync_call = None
-        for call_id in tuple(self._context.calls):
-            self._context.refuse(call_id, code, message, owner)
 
     def _detach(self, event: Detach) -> None:
         self._streams.detach(event)
