@@ -575,6 +575,6 @@ def test_a_group_forgets_which_join_made_an_id_when_the_id_is_gone() -> None:
     group = cluster.shard.groups["g"]
     for number in range(5):
         with_id(cluster, "b", request_id=str(number))
-    assert len(group._made_for) == 6
+    assert len(group._ids._made_for) == 6
     cluster.advance(2 * SESSION_MS)
-    assert group._made_for == {}
+    assert group._ids._made_for == {}

@@ -22,11 +22,11 @@ from muster_core.state.holdings import (
     KEPT_TOKEN_BYTES,
     MEMBER_BYTES,
     OWNED_PARTITION_BYTES,
-    PENDING_MEMBER_BYTES,
     Holdings,
 )
 from muster_core.state.members.claims import topics_claimed
 from muster_core.state.members.member import Member
+from muster_core.state.members.member_ids import MemberIds
 from muster_core.state.members.member_secret import OPEN, Lock, lock_of
 from muster_core.state.members.protocols import Protocols, Supporters
 from muster_core.state.offsets.offset_store import OffsetStore
@@ -38,13 +38,6 @@ CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
 
 _NOBODY = ("", None)
-_DRAWN_CHARACTERS = 18
-"""The second half of a UUID as text, with the dash before it."""
-
-
-def join_of(member_id: str) -> str:
-    """The part of a member id that is made from its join; the rest was drawn (docs/safety.md, GRP-28)."""
-    return member_id[:-_DRAWN_CHARACTERS]
 
 
 class Step(NamedTuple):
@@ -79,7 +72,6 @@ class Group:
         leader: leader of the present generation, or who will be; empty: none.
         members: by id, in the order in which they came.
         static_members: instance id → member id.
-        pending_members: ids given out and not yet used, with their timers (KIP-394).
         pending_sync: members that got the generation and have not synced.
         to_release: members that were not given all that they keep, and have not joined again.
         new_member_added: whether somebody joined since the initial delay was last armed (KIP-134).
@@ -113,7 +105,6 @@ class Group:
         self.leader = ""
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        self.pending_members: dict[str, Timer] = {}
         self.pending_sync: set[str] = set()
         self.to_release: set[str] = set()
         self.new_member_added = False
@@ -133,13 +124,10 @@ class Group:
         self.gathers = False
         self.line: deque[Step] = deque()
         self._supporters = Supporters()
-        self._made_for: dict[str, str] = {}
-        self._pending_identities: dict[str, str] = {}
-        self._pending_locks: dict[str, Lock] = {}
+        self._ids = MemberIds()
         self._own_bytes = GROUP_BYTES + utf8_bytes(group_id)
         self._size_bytes = 0
         self._parked_joins = 0
-        self._pending_bytes = 0
         self._assigned_bytes = 0
         self._holdings: Holdings | None = None
         self.held_bytes = 0
@@ -174,7 +162,7 @@ class Group:
             self._own_bytes
             + MEMBER_BYTES * len(self.members)
             + COPIES * self._size_bytes
-            + self._pending_bytes
+            + self._ids.pending_bytes
             + self._assigned_bytes
             + OWNED_PARTITION_BYTES * len(self.owners)
             + self.offsets.held_bytes
@@ -258,8 +246,8 @@ class Group:
             if instance_id in self.static_members:
                 raise ValueError(f"instance {instance_id!r} is taken in group {self.group_id!r}")
             self.static_members[instance_id] = member_id
-        elif len(member_id) > 2 * _DRAWN_CHARACTERS:  # else its client drew it, in an incremental group
-            self._made_for[join_of(member_id)] = member_id
+        else:
+            self._ids.take(member_id)
         self.members[member_id] = member
         self._supporters.add(member.terms.protocols)
         self._size_bytes += member.size_bytes
@@ -280,7 +268,7 @@ class Group:
         self._supporters.remove(member.terms.protocols)
         self._size_bytes -= member.size_bytes
         self._assigned_bytes -= _assigned_bytes(member)
-        self._forget_join(member_id)
+        self._ids.forget(member_id)
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
@@ -368,62 +356,44 @@ class Group:
 
     # --- ids
 
-    def give_out(self, member_id: str, timer: Timer, identity: str = "", lock: Lock = OPEN) -> None:
-        """Notes an id that a new dynamic member was given and has not used yet (KIP-394).
+    @property
+    def pending_members(self) -> dict[str, Timer]:
+        """Ids given out and not yet used, with their timers (KIP-394)."""
+        return self._ids.pending
 
-        Args:
-            member_id: the id.
-            timer: ends it.
-            identity: who alone may use it; empty: anybody.
-            lock: what the secret of who uses it is compared with.
-        """
-        self.pending_members[member_id] = timer
-        if identity:
-            self._pending_identities[member_id] = identity
-        if lock is not OPEN:
-            self._pending_locks[member_id] = lock
-        self._made_for[join_of(member_id)] = member_id
-        self._pending_bytes += _pending_bytes(member_id)
+    def give_out(self, member_id: str, timer: Timer, identity: str = "", lock: Lock = OPEN) -> None:
+        """Notes an id that a new dynamic member was given and has not used yet; see `MemberIds.give_out`."""
+        self._ids.give_out(member_id, timer, identity, lock)
         self.weigh()
 
     def take_back(self, member_id: str) -> Timer | None:
-        """Forgets such an id, which nobody will use; gives its timer, None: it was not given out."""
-        if (timer := self.use(member_id)) is not None:
-            self._forget_join(member_id)
+        """Forgets such an id, which nobody will use; returns its timer, None: it was not given out."""
+        if (timer := self._ids.use(member_id)) is not None:
+            self._ids.forget(member_id)
             self.weigh()
         return timer
 
     def use(self, member_id: str) -> Timer | None:
-        """Such an id is that of a member, whom `add` follows; gives its timer, None: it was not given out."""
-        timer = self.pending_members.pop(member_id, None)
-        if timer is not None:
-            self._pending_bytes -= _pending_bytes(member_id)
-            self._pending_identities.pop(member_id, None)
-            self._pending_locks.pop(member_id, None)
-        return timer
+        """Makes such an id a member's, whom `add` follows; returns its timer, None: it was not given out."""
+        return self._ids.use(member_id)
 
     def identity_of(self, member_id: str) -> str:
         """Whom a member belongs to, or an id that was not used yet; empty: nobody, or there is none."""
         member = self.members.get(member_id)
         if member is None and self.incremental is not None and member_id in self.incremental.members:
             return self.incremental.members[member_id].told.identity
-        return self._pending_identities.get(member_id, "") if member is None else member.identity
+        return self._ids.identity_of(member_id) if member is None else member.identity
 
     def lock_of(self, member_id: str) -> Lock:
         """What the secret of a caller with this id is compared with, be it a member's or not used yet."""
         member = self.members.get(member_id)
         if member is None and self.incremental is not None and member_id in self.incremental.members:
             return lock_of(self.incremental.members[member_id].told.secret_hash)
-        return self._pending_locks.get(member_id, OPEN) if member is None else member.lock
+        return self._ids.lock_of(member_id) if member is None else member.lock
 
     def id_made_for(self, join: str) -> str:
         """The id of the dynamic member that this join made, also one not used yet; empty: none."""
-        return self._made_for.get(join, "")
-
-    def _forget_join(self, member_id: str) -> None:
-        join = join_of(member_id)
-        if self._made_for.get(join) == member_id:
-            del self._made_for[join]
+        return self._ids.made_for(join)
 
     # --- faults
 
@@ -495,7 +465,3 @@ class Group:
 def _assigned_bytes(member: Member) -> int:
     """About what the assignment of a member takes in memory, without what its partitions are kept in."""
     return COPIES * len(member.assignment) + KEPT_TOKEN_BYTES * len(member.kept_tokens)
-
-
-def _pending_bytes(member_id: str) -> int:
-    return PENDING_MEMBER_BYTES + COPIES * utf8_bytes(member_id)

@@ -19,10 +19,11 @@ from muster_core.protocol.incremental.kinds.reversions import Reversions
 from muster_core.protocol.membership.join_call import JoinCall
 from muster_core.protocol.membership.plan_bounds import PlanBounds
 from muster_core.record_bounds import cut_to_bytes
-from muster_core.state.group import CONSUMER, Group, join_of
+from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import COPIES, MEMBER_BYTES
 from muster_core.state.members.member import Member, elected_protocol
+from muster_core.state.members.member_ids import join_of
 from muster_core.state.members.member_secret import OPEN, lock_of
 from muster_core.waiting.timing_wheel import Timer
 
