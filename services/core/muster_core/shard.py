@@ -165,7 +165,7 @@ class Shard:
 
     def live_in(self, room: Room) -> None:
         """Sets the process around it, whose limits count too; without one only the shard's own count."""
-        self._context.room = room
+        self._context.live_in(room)
 
     @property
     def held_bytes(self) -> int:

@@ -17,12 +17,13 @@ from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Requ
 from muster_core.features import NO_FEATURES, Feature
 from muster_core.log.application import Application, group_of
 from muster_core.position import Position
+from muster_core.protocol.bounds import Bounds
 from muster_core.protocol.responses import Owner, refusal, text_of
-from muster_core.protocol.room import ALONE, Limit
+from muster_core.protocol.room import ALONE, Limit, Room
 from muster_core.record_bounds import APPEND_MAX_BYTES, in_appends
 from muster_core.state.group import Group, Step
 from muster_core.state.group_state import GroupState
-from muster_core.state.holdings import GROUP_BYTES, Holdings
+from muster_core.state.holdings import Holdings
 from muster_core.state.members.member import Member
 from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
@@ -37,9 +38,6 @@ _CLOCK_STEP_MS = 50
 _REMOVED = "the member was removed from the group"
 
 _new = tuple.__new__
-
-_RESERVE = 1.25
-"""How far members that are at work may go above a limit of bytes."""
 
 
 NO_MEMBER = "\0"
@@ -88,6 +86,7 @@ class ShardContext:
             and their offsets are read.
         holdings: what the groups hold in memory, with the records that are on their way to the log.
         room: the process around the shard.
+        bounds: what shard and process may hold.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
         arrived: the call that the turn has brought; None: it is about something else.
         news: that groups are of the other kind, before all else that is told when the lease is held (INC-90).
@@ -113,6 +112,7 @@ class ShardContext:
         self.held = self.application.held
         self._unstored: dict[str, Group] = {}
         self.room = ALONE
+        self.bounds = Bounds(config, self.groups, self.held, self.holdings)
         self.application.on_ended = lambda group: self.room.ended(group)
         self.working_on: OfAGroup | None = None
         self.arrived: Request | None = None
@@ -123,6 +123,10 @@ class ShardContext:
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
+
+    def live_in(self, room: Room) -> None:
+        """Sets the process around the shard, whose limits count from now on."""
+        self.room = self.bounds.room = room
 
     def begin_turn(self, now: Now) -> None:
         """Begins a turn at this time: no effects yet, and no group is worked on."""
@@ -230,16 +234,6 @@ class ShardContext:
 
     # --- groups
 
-    def too_many_groups(self) -> str:
-        """Why no group can be added, for people; empty: one can."""
-        limit = self.config.max_groups_per_shard
-        if len(self.groups) + len(self.held) >= limit:
-            return self.over(Limit.GROUPS_PER_SHARD, f"the shard has its limit of {limit:,} groups")
-        limit = self.config.max_groups
-        if self.room.groups() >= limit:
-            return self.over(Limit.GROUPS, f"the coordinator has its limit of {limit:,} groups")
-        return self.too_much(GROUP_BYTES)
-
     def too_many_new_groups(self) -> str:
         """Why no group can be added whose first member joins, for people; empty: one can.
 
@@ -249,45 +243,8 @@ class ShardContext:
         limit = self.config.max_new_groups_per_shard
         if len(self._unstored) >= limit and not self._make_room():
             text = f"the shard has its limit of {limit:,} groups that gather their first members"
-            return self.over(Limit.NEW_GROUPS_PER_SHARD, text)
-        return self.too_many_groups()
-
-    def over(self, limit: Limit, text: str) -> str:
-        """Counts a refusal because of a limit; gives what people are told, with the name of the setting."""
-        self.room.refused(limit)
-        return f"{text} ({limit.setting}); try again"
-
-    # --- bytes
-
-    def too_much(self, bytes_: int, *, at_work: bool = False) -> str:
-        """Why so many bytes more cannot be held, for people; empty: they can, or they are none.
-
-        Args:
-            bytes_: what would come.
-            at_work: whether it is for members that the log knows. They may use a reserve, so that newcomers
-                alone bring no group to a halt, whose members give partitions to each other.
-        """
-        if bytes_ <= 0:
-            return ""
-        limit = self._limit_reached(bytes_, _RESERVE if at_work else 1)
-        if limit is None:
-            return ""
-        if limit is Limit.BYTES_PER_SHARD:
-            text = f"the groups of the shard have their limit of {self.config.max_bytes_per_shard:,} bytes"
-        else:
-            text = f"the groups of the coordinator have their limit of {self.config.max_bytes:,} bytes"
-        return self.over(limit, text)
-
-    def is_full_with(self, bytes_: int) -> bool:
-        """Whether more would be held with these than may be, the reserve aside."""
-        return self._limit_reached(bytes_, 1) is not None
-
-    def _limit_reached(self, bytes_: int, reserve: float) -> Limit | None:
-        if self.holdings.bytes + bytes_ > reserve * self.config.max_bytes_per_shard:
-            return Limit.BYTES_PER_SHARD
-        if self.room.held_bytes() + bytes_ > reserve * self.config.max_bytes:
-            return Limit.BYTES
-        return None
+            return self.bounds.over(Limit.NEW_GROUPS_PER_SHARD, text)
+        return self.bounds.too_many_groups()
 
     def _make_room(self) -> bool:
         for group_id, group in self._unstored.items():

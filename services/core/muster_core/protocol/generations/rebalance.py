@@ -202,7 +202,7 @@ class Rebalancer:
         )
 
     def _generation_stored(self, group: Group) -> None:
-        if self._context.is_full_with(0):
+        if self._context.bounds.is_full_with(0):
             group.history.keep_latest()
             group.weigh()
         if group.state is GroupState.EMPTY:

@@ -377,7 +377,7 @@ class IncrementalHeartbeats:
         is_new = any(request.member_id not in members for (_, request), _ in taken)
         if not is_one_append(records):
             raise Refused(error_code.INVALID_REQUEST, _TOO_LARGE)
-        if full := self._context.too_much(sum(map(_bytes_of, records)), at_work=not is_new):
+        if full := self._context.bounds.too_much(sum(map(_bytes_of, records)), at_work=not is_new):
             raise Refused(error_code.COORDINATOR_NOT_AVAILABLE, full)
 
     def _resolved(self, group: Group) -> None:

@@ -248,7 +248,7 @@ class Targets:
         """Stores a target, with the steps that members on streams make by it (docs/safety.md, INC-13)."""
         decision.wake()
         size_bytes = sum(record.ByteSize() for record in decision.records)
-        if not is_one_append(decision.records) or self._context.too_much(size_bytes, at_work=True):
+        if not is_one_append(decision.records) or self._context.bounds.too_much(size_bytes, at_work=True):
             self._give_up(group)
         else:
             self._context.append(decision.records, partial(self._follow, group), holds=group)

@@ -185,10 +185,10 @@ class Joins:
         """Why shard or process cannot hold what the join brings, for people; empty: they can (LIM-22)."""
         if known is not None:
             grows_bytes = COPIES * (join.terms.protocols.size_bytes - known.terms.protocols.size_bytes)
-            return self._context.too_much(grows_bytes, at_work=known.recorded)
+            return self._context.bounds.too_much(grows_bytes, at_work=known.recorded)
         if join.member_id and join.member_id not in group.pending_members:
             return ""  # refused anyway: nobody has this id
-        return self._context.too_much(MEMBER_BYTES + COPIES * join.size_bytes)
+        return self._context.bounds.too_much(MEMBER_BYTES + COPIES * join.size_bytes)
 
     def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
         """Refuses a member, and puts it out if it was in (conformance MX-01, MX-07, MX-09)."""

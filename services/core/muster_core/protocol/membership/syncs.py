@@ -95,7 +95,7 @@ class Syncs:
                 text = f"assignments: more than {limit:,} partitions are given, which is as many as may be"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
-            if full := self._context.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
+            if full := self._context.bounds.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
                 self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
                 return
             if (twice := plan.given_twice(group.members)) is not None:

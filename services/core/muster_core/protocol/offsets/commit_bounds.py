@@ -54,17 +54,17 @@ class CommitBounds:
         if (
             held + number <= config.max_offsets
             and held_bytes + most_bytes <= config.max_offset_bytes
-            and not self._context.is_full_with(most_bytes)
+            and not self._context.bounds.is_full_with(most_bytes)
         ):
             return None
         new, grows_bytes = _growth(commit, offsets)
         if new > 0 and held + new > config.max_offsets:
             text = f"the group has its limit of {config.max_offsets:,} committed partitions"
-            return error_code.INVALID_REQUEST, self._context.over(Limit.OFFSETS, text)
+            return error_code.INVALID_REQUEST, self._context.bounds.over(Limit.OFFSETS, text)
         if grows_bytes > 0 and held_bytes + grows_bytes > config.max_offset_bytes:
             text = f"the offsets of the group have their limit of {config.max_offset_bytes:,} bytes"
-            return error_code.INVALID_REQUEST, self._context.over(Limit.OFFSET_BYTES, text)
-        if full := self._context.too_much(grows_bytes, at_work=at_work):
+            return error_code.INVALID_REQUEST, self._context.bounds.over(Limit.OFFSET_BYTES, text)
+        if full := self._context.bounds.too_much(grows_bytes, at_work=at_work):
             return error_code.COORDINATOR_NOT_AVAILABLE, full
         return None
 

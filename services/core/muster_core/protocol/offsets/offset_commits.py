@@ -80,7 +80,7 @@ class OffsetCommits:
             if request.generation >= 0 and not request.HasField("member_epoch"):
                 self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
                 return
-            full = self._context.too_many_groups()
+            full = self._context.bounds.too_many_groups()
             if full:
                 self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
                 return
@@ -158,7 +158,7 @@ class OffsetCommits:
             for topic, number in owned
             if group.ends.get((topic, number)) is None
         )
-        if grows_bytes and (full := self._context.too_much(grows_bytes, at_work=True)):
+        if grows_bytes and (full := self._context.bounds.too_much(grows_bytes, at_work=True)):
             return full
         for partition, end in owned.items():
             group.ends.put(partition, end)

@@ -151,7 +151,7 @@ class Conversions:
         records = [first, *decision.records]
         if not is_one_append(records):
             return "its members take more than the log takes at a time"
-        if full := context.too_much(draft.held_bytes, at_work=True):
+        if full := context.bounds.too_much(draft.held_bytes, at_work=True):
             return full
         calls = [] if call is None else [call.call_id]
         context.append(records, partial(self._converted, group, then), holds=group, calls=calls)
