@@ -1,9 +1,12 @@
-"""A scripted cluster of two coordinators."""
+"""A scripted cluster of two coordinators, and one whose groups change their kind."""
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
+from client.changing_kind import CONVERT_AFTER_S
 from client.client_scripted import Coordinator, ScriptedCluster
+from muster.testing import LocalCluster
 
 
 @pytest_asyncio.fixture
@@ -14,3 +17,11 @@ async def cluster() -> AsyncIterator[ScriptedCluster]:
         yield scripted
     finally:
         await scripted.stop()
+
+
+@pytest.fixture
+def changing_kind(muster_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> LocalCluster:
+    """A cluster that makes groups classic for members that can be nothing else, and incremental later."""
+    monkeypatch.setenv("MUSTER_GROUP_CONVERT", "auto")
+    monkeypatch.setenv("MUSTER_GROUP_CONVERT_AFTER_MS", str(round(CONVERT_AFTER_S * 1_000)))
+    return LocalCluster()
