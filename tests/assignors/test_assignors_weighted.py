@@ -1,7 +1,7 @@
 """`uniform` and `range` with weights and zones, beside an exhaustive search of small cases."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import isclose
@@ -99,8 +99,8 @@ def case(seed: int, *, loads: list[int], weights: list[int], alike: bool = True)
     )
 
 
-def way_of(shares: Mapping[str, object], one: Case) -> Way:
-    way = {partition: name for name, share in shares.items() for partition in share}  # type: ignore[attr-defined]
+def way_of(shares: Mapping[str, Iterable[TopicPartition]], one: Case) -> Way:
+    way = {partition: name for name, share in shares.items() for partition in share}
     assert sorted(way) == sorted(p for p in one.loads if any(p.topic in some for some in one.wanted.values()))
     assert all(partition.topic in one.wanted[name] for partition, name in way.items())
     return way

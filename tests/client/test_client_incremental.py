@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import muster
@@ -350,6 +351,10 @@ async def test_a_member_knows_and_counts_why_its_list_changed(
         assert kinds == {"one": [joined, joined, left], "two": [joined]}
 
 
+def _has(member: muster.Member, number: int) -> bool:
+    return len(member.partitions) == number
+
+
 async def test_the_id_of_a_member_says_whose_it_is(muster_cluster: LocalCluster) -> None:
     async with muster_cluster as cluster:
         connection = cluster.connect()
@@ -357,6 +362,6 @@ async def test_the_id_of_a_member_says_whose_it_is(muster_cluster: LocalCluster)
         for client_id, begins in (("billing-7", "billing-7-"), ("ä" * 120, "ä" * 109 + "-"), ("", "")):
             settings: muster.MemberSettings = {**SETTINGS, "client_id": client_id}
             async with muster.Member(connection, group_id="g", topics="t", **settings) as one:
-                await cluster.until(lambda m=one: len(m.partitions) == 2)  # type: ignore[misc]
+                await cluster.until(partial(_has, one, 2))
                 assert one.member_id.startswith(begins)
                 assert len(one.member_id.encode()) == len(begins.encode()) + 36

@@ -294,7 +294,8 @@ def test_any_phase_ends_with_the_last_stored_assignment(phase: Phase, crash: boo
     assert parked
     for member in parked:
         answer = cluster.answer(member.call_id)
-        assert answer.error_code == error_code.GROUP_CONVERTED  # type: ignore[union-attr]
+        assert isinstance(answer, coordinator_pb2.JoinGroupResponse | coordinator_pb2.SyncGroupResponse)
+        assert answer.error_code == error_code.GROUP_CONVERTED
     if crash:
         cluster = cluster.reloaded()
         cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(6, {"t": 4}, {}, {"t": 2})))

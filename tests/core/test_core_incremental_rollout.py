@@ -1,7 +1,7 @@
 """Moves that are held back because members that join say that a deployment runs (INC-170 to INC-174)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from core.test_core_group_settings import done
@@ -14,7 +14,10 @@ from kit.logs.core_audit import broken_promises
 from kit.logs.snapshots import check_every_cut
 from muster_core.incremental.rollout import LONGEST_MS, Hold, held_by_join
 from muster_protos.muster.log.v1 import incremental_pb2
-from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupDescribeRequest
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 
 HOLD_MS = 60_000
 Owner: TypeAlias = Callable[[VirtualShard], VirtualShard]
@@ -62,8 +65,10 @@ def holds(cluster: VirtualShard) -> list[incremental_pb2.MovesHeld]:
     return [record.moves_held for _, record in cluster.log if record.HasField("moves_held")]
 
 
-def described(cluster: VirtualShard) -> Any:
-    return cluster.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP])).groups[0]  # type: ignore[union-attr]
+def described(cluster: VirtualShard) -> ConsumerGroupDescribeResponse.Group:
+    answer = cluster.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP]))
+    assert isinstance(answer, ConsumerGroupDescribeResponse)
+    return answer.groups[0]
 
 
 @pytest.mark.parametrize("owner", [same, next_owner])
@@ -126,7 +131,7 @@ def test_what_nobody_has_is_given_out_meanwhile() -> None:
     b.lose_stream()
     live(cluster, 5_000, a, n)
     assert sizes(a, n) == [6, 6]
-    assert len(cluster.shard.groups[GROUP].incremental.members) == 2  # type: ignore[union-attr]
+    assert len(incremental_of(cluster).members) == 2
 
 
 def test_members_without_streams_are_held_and_let_go_in_their_heartbeats() -> None:
@@ -297,8 +302,8 @@ def test_holds_beside_a_plain_computation(joins: list[tuple[int, int, bool]], st
         elif wall_ms >= start_until and target == epoch:
             span = wall_ms, wall_ms + wish_ms
         hold = made or hold
-        on = hold is not None and hold.is_on
-        assert (None if span is None else span) == ((hold.began_ms, hold.until_ms) if on else None)  # type: ignore[union-attr]
+        held = (hold.began_ms, hold.until_ms) if hold is not None and hold.is_on else None
+        assert held == span
 
 
 def test_a_clock_that_was_set_makes_no_hold_longer_than_it_was() -> None:

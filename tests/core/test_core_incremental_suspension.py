@@ -9,6 +9,7 @@ from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.events import Unload
 from muster_protos.muster.v1 import group_conversion_pb2, session_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
 
 def test_what_is_stored_without_a_lease_is_told_when_it_is_held_again() -> None:
@@ -47,7 +48,9 @@ def test_who_asked_and_was_not_answered_is_told_what_that_changed(why: str) -> N
         cluster.suspend()
     elif why == "slow log":
         cluster.advance(cluster.config.append_timeout_ms)
-        assert cluster.answer(call_id).error_code == error_code.COORDINATOR_NOT_AVAILABLE  # type: ignore[union-attr]
+        answer = cluster.answer(call_id)
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     else:
         cluster.cancel(call_id)
     cluster.acknowledge()

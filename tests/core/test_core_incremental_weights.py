@@ -24,7 +24,10 @@ from muster_core.fault import event_of, message_of
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.position import Position
 from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupDescribeRequest
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 
 PLACE = 20
 
@@ -73,7 +76,8 @@ def test_members_are_given_partitions_by_their_weights() -> None:
     let_move(a, b)
     assert sizes(a, b) == [9, 3]
     described = cluster.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP]))
-    assert [member.weight for member in described.groups[0].members] == [3, 1]  # type: ignore[union-attr]
+    assert isinstance(described, ConsumerGroupDescribeResponse)
+    assert [member.weight for member in described.groups[0].members] == [3, 1]
     cluster = incremental_shard(12, cluster.log, cluster.config)
     assert incremental_of(cluster).members["a"].told.weight == 3
     check_every_cut([*cluster.log], cluster.config)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from kit.lives.incremental_shard import NumberedMember, incremental_of, incremental_shard, settle
@@ -231,8 +232,10 @@ def test_a_classic_client_brings_the_group_back() -> None:
 
 
 @pytest.mark.parametrize("policy", ["never", "always", "raw"])
-def test_else_a_classic_client_is_refused_and_nothing_changes(policy: str) -> None:
-    config = AUTO if policy == "raw" else GroupConfig(convert=policy, incremental_assignment_interval_ms=0)  # type: ignore[arg-type]
+def test_else_a_classic_client_is_refused_and_nothing_changes(
+    policy: Literal["never", "always", "raw"],
+) -> None:
+    config = AUTO if policy == "raw" else GroupConfig(convert=policy, incremental_assignment_interval_ms=0)
     cluster = incremental_shard(4, config=config)
     both(cluster, "a")
     raw = NumberedMember(cluster, "raw")

@@ -337,7 +337,9 @@ def test_only_commits_from_outside_may_be_of_the_group_without_an_id() -> None:
     request = coordinator_pb2.OffsetCommitRequest(generation=-1)
     request.topics.add(name="t").partitions.add(offset=5, leader_epoch=-1)
     for _ in range(2):
-        assert cluster.ask(request).topics[0].partitions[0].error_code == 0  # type: ignore[union-attr]
+        answer = cluster.ask(request)
+        assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+        assert answer.topics[0].partitions[0].error_code == 0
     topics = [common_pb2.TopicPartitions(topic="t", partitions=[0])]
     cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=[""]))
     assert cluster.kinds() == ["offset_committed", "offset_committed", "group_tombstone"]

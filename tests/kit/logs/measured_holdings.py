@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.config import GroupConfig
+from muster_core.events import Effects
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 _LONG_MS = 1_000_000
@@ -102,8 +103,8 @@ KINDS = {
 class _Forgetful(VirtualShard):
     """Keeps nothing of what it was told or has told, but the shard."""
 
-    def _carry_out(self, effects: object) -> None:
-        super()._carry_out(effects)  # type: ignore[arg-type]
+    def _carry_out(self, effects: Effects) -> None:
+        super()._carry_out(effects)
         del self.log[:-1], self.appends[:], self.pushes[:]
 
 

@@ -98,8 +98,9 @@ class Answers:
         """
         numbers = {shard_of(group.group_id, shard_count) for group in request.groups}
         if len(numbers) == 1 and _is_small(request):
-            answer: Any = await self._shards.call(numbers.pop(), request, host)
-            return answer  # type: ignore[no-any-return]
+            answer = await self._shards.call(numbers.pop(), request, host)
+            assert isinstance(answer, coordinator_pb2.OffsetFetchResponse)
+            return answer
         asks = await self._reach(numbers, barrier=True)
         async with self._one_at_a_time.turn(host):
             fetch = _Fetch(request, shard_count, self._budget("groups"), self._rights.sees_topic())
