@@ -24,7 +24,7 @@ class Ports:
         make: makes a server for a use.
 
     Raises:
-        StartupError: an address cannot be told to others.
+        StartupError: an address is of no use to others.
     """
 
     def __init__(self, settings: CoordinatorSettings, make: Callable[[PortUse], RpcServer]) -> None:

@@ -42,7 +42,7 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address must stand in brackets, [address]:port")
+        raise ValueError(f"{text!r}: an IPv6 address must be in brackets, [address]:port")
     if not host or len(host) > _HOST_MAX_CHARACTERS or not host.isprintable() or set(host) & set(" /,@[]"):
         raise ValueError(f"{text!r}: {host!r} is not a host name or address")
     if not (port.isascii() and port.isdigit() and lowest_port <= int(port[:9]) <= 65_535):

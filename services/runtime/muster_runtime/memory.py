@@ -28,7 +28,7 @@ def keep_freed() -> bool:
     to encode the message that is put there, and the event loop waits for it (docs/safety.md, LIM-47).
 
     Returns:
-        Whether the C library can be told so; that of macOS and of Alpine Linux cannot.
+        Whether the C library takes that setting; those of macOS and of Alpine Linux do not.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

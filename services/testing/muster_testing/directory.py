@@ -23,7 +23,7 @@ from muster_testing.memory_log import CLUSTER_ID
 
 
 class Directory(ClusterView):
-    """A view that is told what there is, and connects to nobody.
+    """A view that is given what there is, and connects to nobody.
 
     Attributes:
         topics: the catalog.

@@ -38,7 +38,7 @@ class Groups(Protocol):
     async def committed(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Committed]:
-        """What a group committed."""
+        """The last committed position of each partition, with its metadata."""
 
 
 async def topic_users(groups: Groups, topic: Topic, numbers: Sequence[int] | None = None) -> list[TopicUser]:

@@ -23,7 +23,7 @@ class Listener(Protocol):
     """What a member hears beside answers. None of these raises or waits."""
 
     def beat_counted(self, sent_ms: int) -> None:
-        """A beat sent at `sent_ms` counts for it."""
+        """Prolongs the life: a beat that was sent at `sent_ms` (boot time) has been acknowledged."""
 
     def coordinator_unsure(self) -> None:
         """The coordinator is unsure of its lease: nobody else gets anything while the session lasts."""

@@ -15,7 +15,7 @@ from muster._values import TopicPartition
 
 
 class MemberState(Enum):
-    """State of a member."""
+    """How far a member has come with its group."""
 
     UNJOINED = "unjoined"
     """Not in the group."""

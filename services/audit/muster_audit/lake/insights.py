@@ -92,7 +92,7 @@ def look_into(
         folder: of the lake.
         days: length of the period, which ends with the last record.
         stall_ms: how long a committed offset may stay as it is.
-        progress: is told what is done now.
+        progress: called with what is done now.
 
     Raises:
         LogUnreadableError: there is no lake, or it is being built.

@@ -106,7 +106,7 @@ class Rights:
         return self._told(request, verdict, host)
 
     def may(self, request: GroupRequest) -> bool:
-        """Whether the caller of now may make a call that names one group; nothing is told of it."""
+        """Whether the caller of now may make a call that names one group; the trail does not say so."""
         if not self._access.on:
             return True
         need = _NEEDS[type(request)]
@@ -119,7 +119,7 @@ class Rights:
         )
 
     def _told(self, request: GroupRequest, verdict: Verdict | None, host: str) -> Verdict:
-        """A call whose outcome is told in the trail."""
+        """A call whose outcome the trail records."""
         trail = self._access.trail
         who = current_identity()  # it is answered where others' calls are
 
@@ -172,7 +172,7 @@ class Rights:
         return lambda name: self._access.sees(who, Kind.TOPIC, topic_of(name))
 
     def sees(self, who: str, name: str) -> bool:
-        """Whether an identity, by name, may see a topic; nothing is told of it."""
+        """Whether an identity, by name, may see a topic; the trail does not say so."""
         return self._access.sees(who, Kind.TOPIC, name)
 
     def is_operator(self, group_id: str) -> bool | None:

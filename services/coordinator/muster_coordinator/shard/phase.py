@@ -9,7 +9,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 
 NOT_SURE = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _LOADING = "the coordinator is loading the group's shard; try again"
-_FAILED = "the log of the group's shard cannot be served; its operator was told"
+_FAILED = "the log of the group's shard cannot be served; its operator has been notified"
 _MOVED = "another coordinator owns the group now"
 
 

@@ -15,7 +15,7 @@ ENDS_AT_ONCE = 10_000
 
 @dataclass(slots=True)
 class Figures:
-    """What is told of a group, or of several together.
+    """What is shown of a group, or of several together.
 
     Attributes:
         members: how many there are.
@@ -32,7 +32,7 @@ class Figures:
     lag: int | None
 
     def add(self, other: "Figures") -> None:
-        """Takes another group in. Of the last commits the oldest counts: that group may stand still."""
+        """Takes another group in. Of the last commits the oldest counts: that group may make no progress."""
         self.members += other.members
         self.assigned += other.assigned
         self.generation = None
@@ -64,13 +64,13 @@ async def _lag_of(group: Group) -> int:
 
 
 class NamedGroups:
-    """Chooses the groups that are told by their names: never more than so many, at whatever time.
+    """Chooses the groups that are shown by their names: never more than so many, at whatever time.
 
     A group keeps its name while it is there. A place that is free goes to one with members first; where none
     is free, a group without members gives its place to one that has some.
 
     Args:
-        most: how many; 0: nothing is told of single groups, nor of the others together.
+        most: how many; 0: nothing is shown of single groups, nor of the others together.
     """
 
     def __init__(self, most: int) -> None:

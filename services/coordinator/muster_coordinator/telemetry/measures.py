@@ -186,7 +186,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         log_client: carries out steps on logs.
         now: both clocks.
         traces: makes spans; nobody does if absent.
-        max_groups: how many groups are told by their names.
+        max_groups: how many groups are shown by their names.
     """
 
     metrics: Sequence[Metric] = metrics.ALL

@@ -257,7 +257,7 @@ class IncrementalGroup:
         self.held_bytes -= _NAME_BYTES * len(self.expressions.pop(expression, _NO_TOPICS))
 
     def static_member(self, instance_id: str) -> Member | None:
-        """Who has a static id."""
+        """The member with a group instance id; None: there is none."""
         member_id = self.statics.get(instance_id)
         return None if member_id is None else self.members[member_id]
 

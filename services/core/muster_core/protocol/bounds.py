@@ -1,4 +1,4 @@
-"""What a shard and its process may hold, and what callers are told whose request would be too much."""
+"""What a shard and its process may hold, and how a request is refused that would be too much."""
 
 from collections.abc import Sized
 
@@ -41,7 +41,7 @@ class Bounds:
         return self.too_much(GROUP_BYTES)
 
     def over(self, limit: Limit, text: str) -> str:
-        """Counts a refusal because of a limit; gives what people are told, with the name of the setting."""
+        """Counts a refusal because of a limit; returns the text for people, with the name of the setting."""
         self.room.refused(limit)
         return f"{text} ({limit.setting}); try again"
 

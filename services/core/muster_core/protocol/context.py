@@ -345,7 +345,7 @@ class ShardContext:
 
     @property
     def log_slow(self) -> str:
-        """What callers are told whose records were not stored in time."""
+        """What a call is refused with whose records were not stored in time."""
         trouble = self.room.log_trouble()
         return f"{LOG_SLOW} ({trouble})" if trouble else LOG_SLOW
 

@@ -112,7 +112,7 @@ class Tenure:
             self._rebalancer.restart_waits(group)
 
     def end(self, event: Unload) -> None:
-        """The shard goes to another coordinator: callers and members on streams are told which."""
+        """The shard goes to another coordinator: callers and members on streams learn which."""
         self.unloaded = True
         self.successor = event.successor
         self._context.tell_news()  # who has not heard of it is on no stream and hears nothing else

@@ -204,7 +204,7 @@ class Tables:
 
 
 def _place(raw: bytes | None) -> Position | None:
-    """The acknowledged position of a log; None: there is none, or something else stands there."""
+    """The acknowledged position of a log; None: there is none, or something else is stored there."""
     try:
         return parse_id(raw) if raw else None
     except ValueError:

@@ -28,7 +28,7 @@ _RECHECK_S = 5.0
 _FENCED_S = 1.0
 _COMPLAINT_S = 60.0
 _CLAIMANT_S = 60.0
-"""How long a promise above a claim that stands is left to its claimant, which may be dead."""
+"""How long a promise above a valid claim is left to its claimant, which may be dead."""
 _REPAIRS_PER_NODE = 4
 _REFUSING = (Status.REFUSED, Status.BROKEN)
 _BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)

@@ -149,7 +149,7 @@ def appended(
 
 
 def _refused_by(replies: Replies, verdict: Verdict) -> Verdict:
-    """A verdict where nodes take no records, with how many; what people are told names no address."""
+    """A verdict where nodes take no records, with how many; the text for people names no address."""
     refused = [reply for reply in replies if reply is not None and reply.status is Status.REFUSED]
     said = sorted({str(reply.problem) for reply in refused})
     message = f"{len(refused)} of {len(replies)} nodes of the log take no records: {', '.join(said)}"

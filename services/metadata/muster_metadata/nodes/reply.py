@@ -138,7 +138,7 @@ def failure(raw: Any) -> NodeReply:
     if "UNVETTED" in text:
         return NodeReply(Status.LOADING, problem=UNVETTED)
     if "DAMAGED" in text:
-        damaged = Problem(ProblemKind.DAMAGED, "something else stands there in the place of a log's data")
+        damaged = Problem(ProblemKind.DAMAGED, "something else is stored there in the place of a log's data")
         return NodeReply(Status.BROKEN, problem=damaged)
     if isinstance(raw, ResponseError):
         refused = Problem(ProblemKind.COMMAND_REFUSED, f"it refuses: {text.split(':')[0][:80]}")

@@ -19,7 +19,7 @@ _SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDIN
 VIEW_AGE = Metric(
     "muster_view_age",
     Kind.GAUGE,
-    "How long ago a majority of Redis stood behind the view for the last time.",
+    "How long ago a majority of the Redis nodes last confirmed the view.",
     "seconds",
     labels=_ROLE,
     advice="Above 5 s: no instance of metadata can be reached, or none reaches a majority of Redis.",

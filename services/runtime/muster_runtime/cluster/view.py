@@ -60,9 +60,9 @@ class Watcher:
 class ClusterView:
     """The newest `Cluster` and topic catalog that metadata pushed.
 
-    It watches one instance of metadata and goes on with the next as soon as that one fails, has no majority
-    of the log's nodes behind it any more, or says nothing for a lease time; once all have failed in a row it
-    pauses for 50 ms to 1 s between attempts. What is known stays known meanwhile, and grows old: see
+    It watches one instance of metadata and goes on with the next as soon as that one fails, is not confirmed
+    by a majority of the log's nodes any more, or says nothing for a lease time; once all have failed in a row
+    it pauses for 50 ms to 1 s between attempts. What is known stays known meanwhile, and grows old: see
     `age_ms`. The owner of a shard never goes back to a lower epoch, the catalog never to an older version,
     and another cluster's picture is refused. All of it belongs to one event loop.
 

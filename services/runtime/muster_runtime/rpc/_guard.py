@@ -115,7 +115,7 @@ class Guard:
         internal_calls: checks who makes calls of internal services; absent: anybody may.
         callers: finds out who makes calls of the other services; absent: nobody asks.
         quotas: bounds what they ask for; absent: nothing does.
-        given_up: told of calls that their callers gave up.
+        given_up: called for each call that its caller gave up.
     """
 
     def __init__(
@@ -361,7 +361,7 @@ class Unknown(grpc.GenericRpcHandler):
     """Answers calls of methods that there are not as gRPC does; each counts as one that was given up.
 
     Args:
-        given_up: told of each.
+        given_up: called for each.
     """
 
     def __init__(self, given_up: GivenUp) -> None:

@@ -35,7 +35,7 @@ class Telemetry:
     Attributes:
         on: whether anything is counted.
         tracing: what makes spans; None: nothing is traced.
-        max_groups: how many groups are told by their names.
+        max_groups: how many groups are shown by their names.
     """
 
     on = False

@@ -48,7 +48,7 @@ class LogTrimmedError(LogUnreadableError):
 def _page(rows: list[list[Any]]) -> Page:
     """A page from an answer to XRANGE: id, and the fields `r`, `n` and `h` of each entry in this order.
 
-    Where an entry has other fields, or another order of them, something else stands in its place.
+    Where an entry has other fields, or another order of them, something else is in its place.
     """
     ids, fields = [id_ for id_, _ in rows], [words for _, words in rows]
     columns = tuple(zip(*fields, strict=False)) if {*map(len, fields)} == {_FIELDS} else ()
@@ -218,7 +218,7 @@ class NodeReader:
         return bool(run_id and self._run_id) and run_id != self._run_id and synced != "always"
 
     def has(self, shard: int, shard_count: int, position: Position) -> bool:
-        """Whether an entry stands at a place."""
+        """Whether there is an entry at a place."""
         key, place = log_keys(shard, shard_count).log, position.stream_id
         return bool(self._read(key, self._redis.xrange, key, place, place))
 

@@ -75,7 +75,7 @@ class _End(Timer):
 
     @property
     def group_id(self) -> str:
-        """The group."""
+        """The group that is blamed where the timer raises."""
         return self._group_id
 
     def fire(self) -> None:

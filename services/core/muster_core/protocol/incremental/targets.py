@@ -328,7 +328,7 @@ class _Due(Timer):
 
     @property
     def group_id(self) -> str:
-        """The group."""
+        """The group that is blamed where the timer raises."""
         return self._group.group_id
 
     def fire(self) -> None:

@@ -40,7 +40,7 @@ _UNPROVABLE = (
 )
 
 _SHOWN_BYTES = 1_000
-"""Of the names of protocols, where people are told of them."""
+"""Of the names of protocols, where people see them."""
 
 
 class Joins:

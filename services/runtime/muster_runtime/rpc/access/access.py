@@ -116,7 +116,7 @@ class Access:
     def allows(self, who: str, verb: Verb, kind: Kind, name: str = "", where: str = "") -> bool:
         """Whether an identity may do something, which it is refused if not.
 
-        It is a look into a dictionary where it was asked before. A refusal is counted, and told in the trail.
+        It is a look into a dictionary where it was asked before. A refusal is counted and put into the trail.
 
         Args:
             who: name of the identity, that of the call which is served now.
@@ -164,7 +164,7 @@ class Access:
         """Reads the file again whenever it has changed, until it is cancelled.
 
         Args:
-            tells: whether changes are told in the trail; of the ports of a process one is enough.
+            tells: whether changes are recorded in the trail; of the ports of a process one is enough.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)

@@ -24,7 +24,7 @@ many of what was or may be done, which no refusal pushes aside."""
 
 DONE_BURST = 200
 DONE_EVERY_S = 0.5
-"""Calls that were done are told one by one up to a burst, and then so often; others are gathered, too."""
+"""Calls that were done are recorded one by one up to a burst, and then so often; others are gathered, too."""
 
 WAITING_MAX = 1_000
 """Events of each sort that wait while the log is away; the oldest are left out."""
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 
 
 class _Kinds:
-    """Events that are told together with others like them, of one sort."""
+    """Events that are recorded together with others like them, of one sort."""
 
     def __init__(self) -> None:
         self.events: dict[tuple[str, str, str, str], TrailEvent] = {}
@@ -128,7 +128,7 @@ class Keeper:
     def gather(
         self, outcome: str, action: str, who: str, proof: str, what: str, where: str, why: Callable[[], str]
     ) -> None:
-        """Notes a call that is told together with others like it.
+        """Notes a call that is recorded together with others like it.
 
         Args:
             outcome: `refused` or `failed`; `done` or `unknown`, of which there were too many.
@@ -137,7 +137,7 @@ class Keeper:
             proof: how it was proved.
             what: with what.
             where: the address that it came from.
-            why: says why; asked once for all that are told together.
+            why: says why; asked once for all that are recorded together.
         """
         kinds = self._kinds[outcome in _DONE]
         told = kinds.counted(outcome, who, action, what)
@@ -152,7 +152,7 @@ class Keeper:
             self._noted.set()
 
     def start(self, send: Send) -> None:
-        """Starts to send."""
+        """Begins to send what is noted, in a task of its own."""
         self._task = asyncio.create_task(self._run(send), name="audit-trail")
         self._send = send
 

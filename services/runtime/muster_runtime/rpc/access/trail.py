@@ -13,10 +13,10 @@ LOGGER = "muster.audit"
 """Every event of the trail has it as `logger`."""
 
 BURST = 20
-"""Refusals of one identity that are told one by one; of all together:"""
+"""Refusals of one identity that are recorded one by one; of all together:"""
 BURST_OF_ALL = 1_000
 EVERY_S = 10.0
-"""After a burst one is told so often, with how many were not; of all together:"""
+"""After a burst one is recorded so often, with how many were not; of all together:"""
 EVERY_S_OF_ALL = 0.1
 IDENTITIES_MAX = 1_024
 _UNKNOWN = frozenset({"ERROR_CODE_COORDINATOR_NOT_AVAILABLE"})
@@ -50,8 +50,8 @@ class _Allowance:
 class Trail:
     """Tells of calls of consequence in the name of the caller of now.
 
-    What was refused or failed is told one by one up to a bound for each identity and for all, so that who
-    makes many such calls fills no disk; the next one that is told says how many were not.
+    What was refused or failed is recorded one by one up to a bound for each identity and for all, so that who
+    makes many such calls fills no disk; the next one that is recorded says how many were not.
 
     Args:
         now_s: a clock that never goes back.
@@ -139,7 +139,7 @@ class Trail:
         self._log("rules_changed", "", [f"rules:{rules}"], file, "done", sha256=digest)
 
     def _told_before(self, who: str) -> int | None:
-        """How many events of an identity were not told since the last one; None: nor is the next."""
+        """How many events of an identity were not recorded since the last one; None: nor is the next."""
         now_s = self._now_s()
         allowance = self._of.get(who)
         if allowance is None:

@@ -1,4 +1,4 @@
-"""How much a caller of the public services may ask for, and what it is told when that is too much.
+"""How much a caller of the public services may ask for, and how it is refused when that is too much.
 
 A *party* is who calls: an identity, or where nobody proves one, a host. It has connections, each of which
 has a smaller quota of its own, so that one broken client is refused before others of its party are.

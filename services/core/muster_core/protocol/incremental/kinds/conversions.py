@@ -273,7 +273,7 @@ class _Due(Timer):
 
     @property
     def group_id(self) -> str:
-        """The group."""
+        """The group that is blamed where the timer raises."""
         return self._group_id
 
     def fire(self) -> None:
