@@ -1,4 +1,4 @@
-"""Work that takes long on the event loop, and how it leaves the loop to others."""
+"""Long work on the event loop: how it gives other tasks their turn."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ _PAUSE_MAX_S = 0.1
 
 
 class LoopShare:
-    """Takes at most half of the loop's time."""
+    """Keeps long work to half of the loop's time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -14,10 +14,10 @@ class LoopShare:
 
     @property
     def taken_s(self) -> float:
-        """How long the loop was taken since the last rest."""
+        """How long the work has had the loop since it last rested, seconds."""
         return self._loop.time() - self._began_s
 
     async def rest(self) -> None:
-        """Leaves the loop to others for as long as it was taken since the last time."""
+        """Gives other tasks as much time as the work has had since it last rested, but at most 0.1 s."""
         await asyncio.sleep(min(self.taken_s, _PAUSE_MAX_S))
         self._began_s = self._loop.time()

@@ -1,7 +1,7 @@
 """A member of an incremental group as a state machine: requests out, answers and pushes in, and what to do.
 
 It has no clock and no I/O: methods get the boot time, in ms. `ask` makes requests, `hear` and `push` take
-what comes back, in any order and any number of times, and `next_move` says what is to be done with the
+what comes back, in any order and any number of times, and `next_move` says what to do with the
 work; `begun` and `ended` tell that it was done.
 """
 
@@ -169,11 +169,11 @@ class Membership:
     # What it says
 
     def owes_list(self) -> bool:
-        """Whether the coordinator is to be told at once what is worked on: it waits for that."""
+        """Whether the coordinator waits for the list of what is worked on, so that it is sent at once."""
         return self.phase is Phase.IN and self._owes and not self._is_to_end_work
 
     def may_ask(self) -> bool:
-        """Whether there is something to ask: nobody joins anew while work of the join before runs."""
+        """Whether a request may be made: not a new join while work of the one before still runs."""
         return self.is_active and not (self.phase is Phase.OUT and self.runs)
 
     @property
@@ -211,7 +211,7 @@ class Membership:
         return request
 
     def is_present(self, asked: Asked) -> bool:
-        """Whether a request is of the present join, and of a life that has not ended: its answer counts."""
+        """Whether an answer to the request counts: it is of the present join and of a life that goes on."""
         return asked.era == self._era
 
     def leave(self, *, for_a_while: bool, reason: str = "") -> ConsumerGroupHeartbeatRequest | None:
@@ -278,7 +278,7 @@ class Membership:
         return Reaction.DONE
 
     def push(self, seq: int, news: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
-        """Takes what the coordinator says unasked: an answer as to a request of that join, or a refusal."""
+        """Takes what the coordinator pushes: what it might have answered to a request of that join."""
         self.look(now_ms)
         if self.phase is not Phase.IN or seq != self.seq:
             return
@@ -299,7 +299,7 @@ class Membership:
             self.life.renew(sent_ms)
 
     def resume(self) -> None:
-        """The next request goes to a coordinator that may know less or more: it has the list in it."""
+        """Puts the list into the next request, which goes to a coordinator that may know less, or more."""
         self._confirmed = None
 
     def revert(self, now_ms: int) -> None:
@@ -319,7 +319,7 @@ class Membership:
             self.life.last_until(self.life.changed_end_ms)
 
     def fence(self, code: int, why: str) -> None:
-        """Something else than an answer, such as a refused commit, said that it is no member any more."""
+        """Ends the membership, as something other than an answer said, such as a refused commit."""
         if self.phase is Phase.IN:
             self._fenced(code, why, Reaction.REJOIN_KEEP_ID)
 
@@ -389,9 +389,9 @@ class Membership:
     def _confirm(
         self, request: ConsumerGroupHeartbeatRequest, answer: ConsumerGroupHeartbeatResponse
     ) -> None:
-        """The coordinator has a list: unless work ended since, or has to, it need not be sent again.
+        """Notes that the coordinator has a list: it is sent again only if work has ended since, or has to.
 
-        What the list lacks because its work began later nobody waits for.
+        Work that began after the list was made is not in it; nobody waits for that.
         """
         sent = {TopicPartition(e.topic, number) for e in request.owned.topics for number in e.partitions}
         is_present = Place.of(request.version) == self.version == Place.of(answer.version)
@@ -437,14 +437,14 @@ class Membership:
         return None
 
     def begun(self, partitions: Collection[TopicPartition]) -> None:
-        """Work on partitions of the list begins now, and may run from here on."""
+        """Notes that work on partitions of the list begins, and may run from now on."""
         told = self.told or {}
         self.runs = dict(sorted({**self.runs, **{p: told[p] for p in partitions if p in told}}.items()))
         if self.told is not None and self.told == self.runs:
             self.told = None
 
     def ended(self, partitions: Collection[TopicPartition], *, still_run: bool = False) -> None:
-        """Work on partitions does not run any more.
+        """Notes that work on partitions does not run any more.
 
         Args:
             partitions: which.

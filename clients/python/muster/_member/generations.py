@@ -39,7 +39,7 @@ class Generations:
         waits: interrupts calls.
         metrics: of the member.
         left_seq: number of the member's join in the incremental group that its group was until now; None: it
-            comes from nowhere.
+            was in none.
 
     Attributes:
         has_joined: whether it was in a generation since it began to take part.
@@ -104,7 +104,7 @@ class Generations:
         return self._joiner.seat_to_go_on_from
 
     async def stop(self) -> None:
-        """Is kept alive no more."""
+        """Stops keeping the membership alive."""
         self._leader.resign()
         await self._joiner.stop_keep_alive()
 
@@ -185,7 +185,7 @@ class Generations:
         return order
 
     async def leave(self, timeout_ms: int) -> None:
-        """Says that the member leaves; a static one does not."""
+        """Sends LeaveGroup; a static member does not."""
         seat, group_id = self._standing.seat, self._link.group_id
         if self._config.group_instance_id or not seat.member_id:
             return

@@ -353,7 +353,7 @@ class Participation:
         self._state.ended(tuple(self._state.runs))
 
     async def leave(self, timeout_ms: int) -> None:
-        """Stops, and says that the member leaves; a static one does for a while."""
+        """Stops, and leaves the group; a static member leaves for a while."""
         await self.stop()
         reason = harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS]
         request = self._state.leave(for_a_while=bool(self._config.group_instance_id), reason=reason)

@@ -1,4 +1,4 @@
-"""Calls in the name of members without their secrets, as an operator hears of them."""
+"""Calls in the name of a member without its secret: counted, and logged for the operator."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ log = structlog.get_logger()
 
 
 class Strangers:
-    """Counts such calls, and logs one of them now and then.
+    """Counts calls that a wrong or missing secret was given with, and logs one of them now and then.
 
     Args:
         boot_ms: the boot clock.
@@ -21,7 +21,7 @@ class Strangers:
         self._lines = Seldom(lambda: boot_ms() / 1_000)
 
     def spoke(self, group_id: str, member_id: str, host: str) -> None:
-        """Somebody did, from an address; empty: it is not known, since the call came on a stream."""
+        """Counts one call. `host`: its address; empty: not known, since the call came on a stream."""
         self._counted()
         if calls := self._lines.count():
             log.warning("member_secret_wrong", group_id=group_id, member_id=member_id, host=host, calls=calls)

@@ -35,9 +35,9 @@ from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
 
 _FAILED_PAUSE_MS = 1_000
-"""Before an assignment is begun again that could not be computed."""
+"""How long after a failed computation the next one begins."""
 _NAMES_AS_ONE = 16
-"""Names in members' lists, whether there are such topics or not, that take as long as one partition."""
+"""So many topic names in members' lists take as long to assign as one partition, known or not."""
 
 
 class Waiting(NamedTuple):
@@ -61,7 +61,7 @@ class Waiting(NamedTuple):
 
 
 GoOn = Callable[[Group, Sequence[Waiting]], None]
-"""Takes requests that have waited; in no order with others, so it has to wait in line."""
+"""Goes on with requests that have waited. They keep no order with others, so they wait in line again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class _Running:
 
 
 class Targets:
-    """Computes targets that are out of date, at the time and in the place that fit.
+    """Computes targets that are out of date: in the turn, aside where that takes long, or after a pause.
 
     Decisions ask `when` it is. What they leave is computed here: in a group with members on streams as soon
     as may be, and in one whose members make calls alone when one of them asks.
@@ -117,7 +117,7 @@ class Targets:
     # --- when
 
     def when(self, group: Group, draft: IncrementalGroup) -> When:
-        """When the target of a group is computed that a decision finds, or makes, out of date.
+        """When the target of a group is computed that is out of date before or by a decision.
 
         Args:
             group: the group.
@@ -145,7 +145,7 @@ class Targets:
         return not group.wants_alike or assignor_in_use(room.assignors, of.settings, group) != default
 
     def changed(self, group: Group, kind: str) -> None:
-        """A record of a group was carried out; `attend_changed` follows."""
+        """Notes that a record of a group was applied; `attend_changed` follows in the same turn."""
         self._changed[group.group_id] = group
         if kind == "target_assigned":
             self._pauses.begin(group)
@@ -153,7 +153,7 @@ class Targets:
             self.holds.follow(group)
 
     def attend_changed(self) -> None:
-        """Looks after the groups of which the turn has carried out records."""
+        """Attends to each group of which the turn has applied records."""
         changed, self._changed = self._changed, {}
         for group in changed.values():
             self._context.working_on = group
@@ -171,12 +171,12 @@ class Targets:
             self._context.in_line(group, partial(self._begin, group))
 
     def _may_begin(self, group: Group) -> bool:
-        """Whether the target is out of date, and neither is one computed nor does the group pause."""
+        """Whether the target is out of date while none is being computed and the group does not pause."""
         is_present = self._context.groups.get(group.group_id) is group
         return is_due(group) and is_present and not self._runs(group) and not self._pauses.is_running(group)
 
     def _runs(self, group: Group) -> bool:
-        """Whether an assignment is computed for a group: for itself, not for one that had its name before."""
+        """Whether an assignment is being computed for this very group, not for an earlier one of its name."""
         running = self._running.get(group.group_id)
         return running is not None and running.group is group and running.incremental is group.incremental
 
@@ -285,7 +285,7 @@ class Targets:
         self.needed(group)
 
     def end(self, group: Group) -> None:
-        """The group is of the other kind: who waits hears it, and what is computed counts no more."""
+        """The group changed its kind: waiting requests are answered so, a running computation is dropped."""
         self._running.pop(group.group_id, None)
         if (patience := self._patience.pop(group.group_id, None)) is not None:
             self._context.purgatory.wheel.cancel(patience)
