@@ -470,7 +470,7 @@ async def test_a_server_without_a_stream_gets_unary_calls(world: World, status: 
     await member.commit({ALL[0]: 1})
     member.rejoin("the test wants it")
     await world.told_so("assigned", "revoked", "assigned")
-    # gRPC says INTERNAL in place of a status that arrives while it writes: then a stream is asked for once more.
+    # gRPC says INTERNAL in place of a status that arrives while it writes: then a stream is asked for again
     assert 1 <= len(a.requests("Refused")) == asked <= 2
     assert a.streams == []
 
