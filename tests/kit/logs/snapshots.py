@@ -12,6 +12,7 @@ from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.members.member import Member
+from muster_core.state.members.member_ids import MemberIds
 from muster_core.state.members.member_secret import Lock
 from muster_core.state.members.protocols import Supporters
 from muster_core.state.offsets.offset_store import OffsetStore
@@ -39,8 +40,8 @@ def picture(value: Any) -> Any:
     """A value as something that can be compared."""
     if isinstance(value, Group):
         return {name: picture(found) for name, found in vars(value).items() if name not in IN_MEMORY_ONLY}
-    if isinstance(value, Member):
-        names = set(Member.__slots__) - IN_MEMORY_ONLY
+    if isinstance(value, Member | MemberIds):
+        names = set(type(value).__slots__) - IN_MEMORY_ONLY
         return {name: picture(getattr(value, name)) for name in names}
     if isinstance(value, IncrementalGroup):
         return vars(value)  # in the order of the records, or of the snapshot: it has none of its own
