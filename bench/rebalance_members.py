@@ -18,8 +18,20 @@ from muster import TopicPartition
 COMMIT_INTERVAL_S = 0.05
 
 
+said: list[dict[str, object]] = []
+
+
 def say(event: str, **fields: object) -> None:
-    print(json.dumps({"event": event, "at_ns": time.monotonic_ns(), **fields}), flush=True)
+    """Notes it with the time, and writes at the end of the loop's turn what that brought: callbacks are timed."""
+    if not said:
+        asyncio.get_running_loop().call_soon(write)
+    said.append({"event": event, "at_ns": time.monotonic_ns(), **fields})
+
+
+def write() -> None:
+    """Writes what was noted."""
+    print(*map(json.dumps, said), sep="\n", flush=True)
+    said.clear()
 
 
 class Worker:

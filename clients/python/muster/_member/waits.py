@@ -132,6 +132,10 @@ class Waits:
             limit_ms: boot time; None: no limit.
             others: futures that end the wait too.
         """
+        if others:
+            await asyncio.sleep(0)
+            if self._standing.news.is_set() or any(other.done() for other in others):
+                return  # a plain callback, say: what ends at once needs no alarm
         limits = [] if limit_ms is None else [limit_ms]
         if self._standing.holding:
             # A life that is over is about to be noticed; a loop that waits for that must not spin.
