@@ -17,12 +17,11 @@ from muster import TopicPartition
 
 COMMIT_INTERVAL_S = 0.05
 
-
 said: list[dict[str, object]] = []
 
 
 def say(event: str, **fields: object) -> None:
-    """Notes it with the time, and writes at the end of the loop's turn what that brought: callbacks are timed."""
+    """Notes it with the time; it is written at the end of the loop's turn, since callbacks are timed."""
     if not said:
         asyncio.get_running_loop().call_soon(write)
     said.append({"event": event, "at_ns": time.monotonic_ns(), **fields})
