@@ -5,10 +5,11 @@ answers is left out, and so are sockets.
 """
 
 import asyncio
+import functools
 import os
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import grpc
@@ -18,6 +19,8 @@ from google.protobuf.message_factory import GetMessageClass
 from kit.lives.shard_fuzz import REUSED_ID, known_of
 from kit.logs.core_audit import broken_in
 from muster.testing._time import VirtualTime
+from muster_coordinator.settings import GroupSettings, SessionSettings
+from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_core.protocol.membership.joins import STATIC_WITH_A_NEW_ID
 from muster_core.shard import Shard
@@ -168,9 +171,30 @@ class World:
             raise Broken(f"{broken[0].invariant} at {broken[0].position.stream_id}: {broken[0].detail}")
 
 
+class _Limits(NamedTuple):
+    config: GroupConfig
+
+    def to_config(self) -> GroupConfig:
+        return self.config
+
+
+@functools.cache
+def _group_settings() -> _Limits:
+    """To read them takes as long as twenty calls."""
+    with patch.dict(os.environ, _SETTINGS):
+        return _Limits(GroupSettings().to_config())
+
+
+@functools.cache
+def _session_settings() -> SessionSettings:
+    return SessionSettings()
+
+
 def run(story: Callable[[World], Awaitable[None]]) -> None:
     """Plays a story with servers of its own."""
-    with patch.dict(os.environ, _SETTINGS), _heard() as errors:
+    groups = patch("muster_testing.servers.GroupSettings", _group_settings)
+    sessions = patch("muster_testing.node.SessionSettings", _session_settings)
+    with groups, sessions, _heard() as errors:
         asyncio.run(_run(story, errors))
         if errors:
             raise Broken(errors[0])

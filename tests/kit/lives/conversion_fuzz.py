@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from kit.lives.incremental_fuzz import CONFIG, IncrementalShardLife, check_settled
+from kit.lives.incremental_fuzz import CONFIG, IncrementalShardLife, Rests, check_settled
 from kit.lives.incremental_shard import GROUP, JOIN, NumberedMember
 from kit.lives.played import Differs, played
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
@@ -19,6 +19,7 @@ from muster_core import error_code
 from muster_core.events import Attach, Beat, GroupResponse, StreamBroken, StreamPlace
 from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.position import NOWHERE, Position
+from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import (
     GROUP_KIND_CLASSIC,
@@ -34,6 +35,8 @@ _KINDS = ("both",) * 12 + ("classic", "incremental")
 """Of what kinds a member's group can be, as often as it is drawn."""
 _ROUNDS = 200
 """Half seconds in which a group settles: longer than two rebalance time-outs of members that died."""
+_QUIET_ROUNDS = 12
+"""As in `kit.lives.incremental_fuzz`; longer than a group waits for its conversion."""
 
 
 def life(seed: int, length: int = LENGTH) -> "ConversionLife":
@@ -466,6 +469,18 @@ class ConversionLife(IncrementalShardLife):
                     raise Differs(f"{works[partition]} and {member.member_id} work on {partition}")
                 works[partition] = member.member_id
 
+    @property
+    def rests(self) -> bool:
+        """As in `IncrementalShardLife`; a classic group is at rest, too, and who died is gone."""
+        group = self.cluster.shard.groups.get(GROUP)
+        if group is None or not {*group.members} <= {member.member_id for member in self._members}:
+            return False
+        if group.incremental is not None and group.incremental.members:
+            there = {*group.incremental.members}
+            return super().rests and there == {member.member_id for member in self._members}
+        is_quiet = not (self._parked or self.cluster.work or group.pending_members)
+        return is_quiet and group.state is GroupState.STABLE and len(group.members) == len(self._members)
+
     def finish(self) -> None:
         """Lets everybody work until nothing moves; looks at the whole log.
 
@@ -477,6 +492,7 @@ class ConversionLife(IncrementalShardLife):
         while self.cluster.waiting:
             self.cluster.acknowledge()
         self._begin()
+        rests = Rests(self, _QUIET_ROUNDS)
         for _ in range(_ROUNDS):
             for _ in range(3):
                 self._hear()
@@ -489,7 +505,9 @@ class ConversionLife(IncrementalShardLife):
                 self.cluster.feed(Beat(stream_id, self._streams.next_beat()))
             self.cluster.advance(500)
             self.check()
-        self._take_answers()
+            self._take_answers()
+            if rests.long_enough():
+                break
         if self._group is not None:
             check_settled(self._group, self._catalog)
         if self._parked:

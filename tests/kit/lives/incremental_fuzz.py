@@ -61,6 +61,9 @@ Log = list[tuple[Position, records_pb2.Record]]
 
 _ROUNDS = 60
 """Seconds in which a group settles that nothing disturbs; a session is shorter."""
+_QUIET_ROUNDS = 6
+"""After so many in which nothing was stored a group that has settled stays as it is: nobody is silent whose
+time could end. One life of eight is played on all the same."""
 _SUBSCRIPTION = common_pb2.Subscription(version=1, topics=["t"]).SerializeToString()
 _ASSIGNMENT = common_pb2.Assignment(
     version=1, partitions=[common_pb2.TopicPartitions(topic="t", partitions=[0, 1])]
@@ -384,6 +387,7 @@ class IncrementalShardLife:
         self.cluster.advance(0)
         while self.cluster.waiting:
             self.cluster.acknowledge()
+        rests = Rests(self, _QUIET_ROUNDS)
         for _ in range(_ROUNDS):
             self._do_all_work()
             for stream_id in self._streams.open:
@@ -392,13 +396,31 @@ class IncrementalShardLife:
                 self._live_on(member_id)
             self.cluster.advance(1_000)
             self.check()
-        self._take_answers()
+            self._take_answers()
+            if rests.long_enough():
+                break
         if self._group is not None:
             check_settled(self._group, self._catalog)
         if self._parked:
             raise Differs(f"calls without an answer: {self._parked}")
         if broken := broken_promises(self.cluster):
             raise Differs(f"the log breaks a promise: {broken}")
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is on its way, nobody waits or is silent, and everything is shared out."""
+        group = self.cluster.shard.groups.get(GROUP)
+        if self._parked or self.cluster.work or group is None:
+            return False
+        if group.members or group.pending_members or group.incremental is None:
+            return False
+        if any(member.is_away for member in group.incremental.members.values()):
+            return False
+        try:
+            check_settled(group.incremental, self._catalog)
+        except Differs:
+            return False
+        return True
 
     def _live_on(self, member_id: str) -> None:
         """A member says that it works on what it was told; one whose epochs begin anew joins again."""
@@ -410,6 +432,28 @@ class IncrementalShardLife:
         calls = self._calls
         self._say_of(member, calls.join_again(member) if begins else calls.beat(group, member, odd=False))
         self._do_all_work()
+
+
+class Rests:
+    """Sees when a life has come to rest for good.
+
+    Args:
+        life: what is looked at after each round.
+        rounds: in so many nothing may be stored.
+    """
+
+    def __init__(self, life: IncrementalShardLife, rounds: int) -> None:
+        self._life = life
+        self._rounds = rounds
+        self._is_whole = len(life.steps) % 8 == 0
+        self._length = self._quiet = 0
+
+    def long_enough(self) -> bool:
+        """Whether no further round would show anything."""
+        length = len(self._life.cluster.log)
+        self._quiet = self._quiet + 1 if length == self._length else 0
+        self._length = length
+        return not self._is_whole and self._quiet >= self._rounds and self._life.rests
 
 
 def _check_alike(what: str, served: Mapping[str, object], said: Mapping[str, object]) -> None:

@@ -105,6 +105,8 @@ class ShardLife:
         self._heard = 5
         self._beats = dict.fromkeys(_STREAMS, 0)
         self._hear(frozenset())
+        self._replay, self._seen = Shard(0, CONFIG), 0
+        self._said: dict[str, dict[str, Any]] = {}
         self._actions: list[tuple[int, Callable[[str], None]]] = [
             (30, self._join),
             (20, self._sync),
@@ -343,6 +345,7 @@ class ShardLife:
         self._held = frozenset("h") if self._draw.random() < 0.2 else frozenset()
         cluster.features = self._features
         self.cluster = cluster.reloaded(quarantine=Quarantine(self._held))
+        self._begin_replay()
         self.cluster.now_ms = max(cluster.now_ms, self.cluster.now_ms)
         self._groups.clear()
         self._beats = dict.fromkeys(_STREAMS, 0)
@@ -364,10 +367,14 @@ class ShardLife:
         Raises:
             Differs: they are not the same.
         """
-        replayed = self._replayed(len(self.cluster.log), self._held)
+        replayed, log = self._replay, self.cluster.log
+        for position, record in log[self._seen :]:
+            replayed.replay(position, record)
+        if self._seen < len(log):
+            self._seen, self._said = len(log), known_of(replayed, self._held)
         if replayed.catalog_place != self.cluster.shard.catalog_place:
             raise Differs("another place of the catalog")
-        live, said = known_of(self.cluster.shard, self._held), known_of(replayed, self._held)
+        live, said = known_of(self.cluster.shard, self._held), self._said
         if live.keys() != said.keys():
             raise Differs(f"served are the groups {sorted(live)}, the log says {sorted(said)}")
         for group_id, facts in live.items():
@@ -410,8 +417,12 @@ class ShardLife:
         if pictures(begun) != pictures(self._replayed(len(records))):
             raise Differs(f"a load from a snapshot after {cut} of {len(records)} records is another state")
 
-    def _replayed(self, upto: int, held: frozenset[str] = frozenset()) -> Shard:
-        shard = Shard(0, CONFIG, Quarantine(held))
+    def _begin_replay(self) -> None:
+        """From the first record of the log, and one record after the other from then on."""
+        self._replay, self._seen = Shard(0, CONFIG, Quarantine(self._held)), 0
+
+    def _replayed(self, upto: int) -> Shard:
+        shard = Shard(0, CONFIG)
         for position, record in self.cluster.log[:upto]:
             shard.replay(position, record)
         return shard
