@@ -1,6 +1,6 @@
 """W, the innocent worker: commits thirty times a second on one partition, and writes a line for each commit.
 
-python -m abuse.innocent SERVERS FILE GROUP
+python -m abuse.innocent SERVERS FILE GROUP PROTOCOL
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import muster
 
@@ -15,7 +16,7 @@ TOPIC = "innocent"
 INTERVAL_S = 1 / 30
 
 
-async def _main(servers: str, path: Path, group: str) -> None:
+async def _main(servers: str, path: Path, group: str, protocol: Any) -> None:
     with path.open("a", buffering=1) as file:
 
         def say(**event: object) -> None:
@@ -40,7 +41,13 @@ async def _main(servers: str, path: Path, group: str) -> None:
         while True:
             try:
                 await muster.arun(
-                    work, group=group, topic=TOPIC, partitions=1, servers=servers, on_error="exit"
+                    work,
+                    group=group,
+                    topic=TOPIC,
+                    partitions=1,
+                    servers=servers,
+                    protocol=protocol,
+                    on_error="exit",
                 )
             except muster.MusterError as error:
                 say(event="run failed", error=repr(error)[:200])
@@ -50,4 +57,4 @@ async def _main(servers: str, path: Path, group: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    asyncio.run(_main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))

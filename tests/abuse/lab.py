@@ -134,13 +134,17 @@ class Lab:
         folder: of the cluster.
         settings: further variables of its processes.
         with_worker: whether W works there.
+        protocol: kind of W's group: `classic` or `incremental`; `auto`: as users have it.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], *, with_worker: bool) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], *, with_worker: bool, protocol: str = "auto"
+    ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.cluster = DevCluster(folder, coordinators=2, settings={"MUSTER_LOG_FORMAT": "json", **settings})
         self._with_worker = with_worker
+        self._protocol = protocol
         self._journal = folder / "innocent.jsonl"
         self._worker: asyncio.subprocess.Process | None = None
         self._relay = Relay()
@@ -156,6 +160,7 @@ class Lab:
             await self._relay.__aenter__()
             self._worker = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "abuse.innocent", self.cluster.servers, str(self._journal), GROUP),
+                self._protocol,
                 env=os.environ | self._relay.variables,
             )
             await until(lambda: bool(self._committed()), "the first commit of W")
@@ -244,6 +249,7 @@ def stage(
     lifted: Mapping[str, str] | None = None,
     coordinator_mb: int = 1_000,
     gap_s: float = GAP_S,
+    protocol: str = "auto",
     check: Callable[[Lab], Awaitable[None]] | None = None,
     limit_s: float = _LIMIT_S,
 ) -> NoReturn:
@@ -255,12 +261,13 @@ def stage(
         lifted: quotas that keep the attack off: it is tried with them, then without, for what is behind them.
         coordinator_mb: how much memory a coordinator may come to have.
         gap_s: how long W may be without a commit.
+        protocol: kind of W's group, as in `Lab`, where the attack is on a group of one kind.
         check: what must hold of W's cluster after the attack.
         limit_s: a program that takes longer could not judge.
     """
     if sys.argv[1:2] == ["attack"]:
         run(partial(_attack, attack, sys.argv[2]), limit_s)
-    judged = Judged(settings or {}, coordinator_mb, gap_s, check)
+    judged = Judged(settings or {}, coordinator_mb, gap_s, protocol, check)
     run(partial(_measure, judged, lifted), limit_s * (2 if lifted else 1))
 
 
@@ -275,6 +282,7 @@ class Judged:
     settings: Mapping[str, str]
     coordinator_mb: int
     gap_s: float
+    protocol: str
     check: Callable[[Lab], Awaitable[None]] | None
 
 
@@ -288,7 +296,7 @@ async def _measured(judged: Judged, how: str) -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as made:
         folder = Path(made)
         async with (
-            Lab(folder / "mine", judged.settings, with_worker=True) as lab,
+            Lab(folder / "mine", judged.settings, with_worker=True, protocol=judged.protocol) as lab,
             Lab(folder / "other", judged.settings, with_worker=False) as other,
         ):
             await asyncio.sleep(_QUIET_S)

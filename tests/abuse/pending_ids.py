@@ -31,4 +31,4 @@ async def attack(target: Target) -> str:
 
 
 if __name__ == "__main__":
-    stage(attack)
+    stage(attack, protocol="classic")

@@ -52,4 +52,4 @@ async def leave(stub: Any, *member_ids: str) -> None:
 
 
 if __name__ == "__main__":
-    stage(attack)
+    stage(attack, protocol="classic")
