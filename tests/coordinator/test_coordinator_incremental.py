@@ -350,3 +350,30 @@ async def test_libraries_of_members_of_both_kinds_are_counted_for_operators(sing
     too_long = IncrementalCaller(caller, GROUP, client_version="v" * 65)
     with pytest.raises(grpc.aio.AioRpcError, match="client_version: must be at most 64 bytes"):
         await too_long.join()
+
+
+async def test_holds_are_told_to_operators(single: RealCluster) -> None:
+    coordinator = await begun(single)
+    caller = single.caller(coordinator)
+    first = await joined(caller)
+    newcomer = IncrementalCaller(caller, GROUP)
+    assert not (await newcomer.join(rollout_hold_ms=3_600_000)).error_code
+    await settled(first, newcomer)
+    peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(caller.channel)
+
+    async def holds() -> list[peer_pb2.DescribeFaultsResponse.Hold]:
+        answer = await peer.DescribeFaults(peer_pb2.DescribeFaultsRequest(), timeout=60)
+        return list(answer.holds)
+
+    (found,) = await holds()
+    assert (found.group_id, found.member_id) == (GROUP, newcomer.member_id)
+    assert found.until_ms - found.began_ms == 3_600_000
+    assert (found.members, found.idle) == (2, 1)
+    alter = AlterGroupSettingsRequest(group_id=GROUP, set=GroupSettings(hold=True))
+    assert not (await caller.stub.AlterGroupSettings(alter, timeout=60)).error_code
+    (found,) = await holds()
+    assert (found.member_id, found.until_ms) == ("", 0), "the setting outlives the hold of a member"
+    alter = AlterGroupSettingsRequest(group_id=GROUP, set=GroupSettings(hold=False))
+    assert not (await caller.stub.AlterGroupSettings(alter, timeout=60)).error_code
+    await settled(first, newcomer)
+    assert await holds() == []

@@ -1,10 +1,12 @@
 """The garbage collector of a process that remembers much."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
 
 import pytest
+from kit.waiting import until
 from muster_runtime import garbage
 from muster_runtime.garbage import Collector
 
@@ -109,3 +111,61 @@ async def test_a_sweep_is_seldom_however_fast_the_process_grows(
 async def test_nothing_is_swept_where_nothing_was_set_aside(collector: Collector, machine: Machine) -> None:
     machine.blocks = 1_000_000
     assert not collector.sweep_if_due()
+
+
+class Table(dict[tuple[str, int], tuple[int, str]]):
+    """Tracked by the collector whatever it holds, as tables of offsets are."""
+
+
+@pytest.mark.slow
+async def test_plain_tables_are_not_looked_at_by_a_sweep_and_are_whole_afterwards(
+    collector: Collector, machine: Machine
+) -> None:
+    kept = Table({("t", number): (number, "m") for number in range(100)})
+    looked_at: list[bool] = []
+
+    def seen(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            looked_at.append(gc.is_tracked(kept))
+
+    with collector.left_alone():
+        ring = Ring()
+    left = weakref.ref(ring)
+    del ring
+    machine.blocks = 2_000
+    gc.callbacks.append(seen)
+    assert collector.sweep_if_due([kept])
+    gc.callbacks.remove(seen)
+    assert looked_at == [False]
+    assert left() is None, "other garbage is found"
+    assert gc.is_tracked(kept)
+    machine.blocks = 8_000
+    machine.wait(10_000)
+    assert collector.sweep_if_due()
+    assert kept == {("t", number): (number, "m") for number in range(100)}
+
+
+@pytest.mark.slow
+async def test_tables_are_found_before_a_sweep_that_is_due_and_not_else(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "SWEEP_CHECK_S", 0.01)
+    asked: list[int] = []
+
+    async def tables() -> list[object]:
+        asked.append(machine.blocks)
+        return [Table()]
+
+    made = Collector(machine.now_s, lambda: machine.blocks)
+    made.plain_tables = tables
+    gc.unfreeze()
+    with made.running():
+        with made.left_alone():
+            ring = Ring()
+        left = weakref.ref(ring)
+        del ring
+        await asyncio.sleep(0.1)
+        assert not asked
+        machine.blocks = 3_000
+        await until(lambda: left() is None, "a sweep")
+    assert asked == [3_000]

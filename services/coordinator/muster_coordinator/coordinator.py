@@ -17,6 +17,7 @@ from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.trail_sender import sends_to
 from muster_runtime.cluster.view import ClusterView, Watcher
+from muster_runtime.garbage import COLLECTOR, no_tables
 from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
@@ -30,6 +31,7 @@ from muster_runtime.telemetry import OFF, Telemetry
 from muster_coordinator.api.admission import Admission
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
+from muster_coordinator.api.counted_groups import CountedGroups
 from muster_coordinator.api.rights import Rights
 from muster_coordinator.api.servicer import (
     METHOD_LIMITS,
@@ -42,6 +44,8 @@ from muster_coordinator.assignment.assignors import SERVER_ASSIGNORS
 from muster_coordinator.assignment.expressions import Re2Expressions
 from muster_coordinator.clients import clients_of
 from muster_coordinator.failstop.faults import Faults
+from muster_coordinator.holds import holds_of
+from muster_coordinator.log.large_tables import large_tables
 from muster_coordinator.log.load_budget import LoadBudget
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
@@ -217,6 +221,7 @@ class Coordinator:
                     log_trouble=lambda: log_client.trouble,
                     expressions=Re2Expressions(),
                     sees=rights.sees,
+                    ended=lambda group: counted.ended(group),
                 ).room,
                 aside=aside.submit,
                 faults=self._faults,
@@ -235,9 +240,12 @@ class Coordinator:
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         keeper = self._ports.public.access.trail.keeper = Keeper(f"coordinator {settings.node_id}")
-        self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker, keeper, aside)
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
         quotas = self._ports.public.quotas
+        counted = CountedGroups(quotas, lambda: ownership.cores, calls.core_of)
+        self._parts = _Parts(
+            channels, view, log_client, lease, ownership, peers, taker, keeper, aside, counted
+        )
         admission = Admission(quotas, calls.is_new, rights.may)
         sessions = self._sessions = Sessions(
             self._session_settings,
@@ -264,6 +272,8 @@ class Coordinator:
         keeper.start(sends_to(channels))
         ownership.start()
         taker.start()
+        counted.start()
+        COLLECTOR.plain_tables = lambda: large_tables(ownership.cores)
         lease.start(asyncio.get_running_loop())
         log.info(
             "coordinator_started",
@@ -335,6 +345,8 @@ class Coordinator:
             await parts.lease.stop(release=False)
         await parts.keeper.stop(flush=release)
         await parts.taker.stop()
+        parts.counted.stop()
+        COLLECTOR.plain_tables = no_tables
         await parts.ownership.stop()
         await parts.aside.stop()
         await parts.log_client.stop()
@@ -388,6 +400,7 @@ class Coordinator:
                 quarantined=fault.group_id in self._faults.quarantine(fault.shard).groups,
             )
         answer.clients.extend(await clients_of(tuple(self.shards.values())))
+        answer.holds.extend(await holds_of(tuple(self.shards.values())))
         return answer
 
     def _lease_channel(self, target: str) -> grpc.Channel:
@@ -424,7 +437,9 @@ class _Parts:
         taker: SnapshotTaker,
         keeper: Keeper,
         aside: Aside,
+        counted: CountedGroups,
     ) -> None:
+        self.counted = counted
         self.aside = aside
         self.taker = taker
         self.keeper = keeper

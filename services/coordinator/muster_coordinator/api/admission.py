@@ -59,12 +59,17 @@ class Admission:
         quotas = self._quotas
         is_commit = isinstance(request, coordinator_pb2.OffsetCommitRequest)
         begins = self._begins_group(request)
+        may_begin = begins and self._may(request)
+        group_id: str = request.group_id if begins else ""  # type: ignore[union-attr]
+        if begins:
+            party = None if connection is None else connection.party
+            quotas.may_have_group(party, group_id, counts_for_prefix=may_begin)
         if connection is not None:
             if is_commit:
                 connection.take(Quota.COMMITS)
             if begins:
                 connection.take(Quota.NEW_GROUPS)
-        if quotas.has_groups and _is_of_a_group(request) and self._may(request):
+        if quotas.has_groups and _is_of_a_group(request) and (may_begin or self._may(request)):
             group_id = request.group_id  # type: ignore[union-attr]
             quotas.take_of_groups(Quota.CALLS, group_id, 1)
             quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
@@ -72,6 +77,8 @@ class Admission:
                 quotas.take_of_groups(Quota.COMMITS, group_id, 1)
             if begins:
                 quotas.take_of_groups(Quota.NEW_GROUPS, group_id, 1)
+        if may_begin:
+            quotas.has_group("" if connection is None else connection.party.name, group_id)
 
     def _begins_group(self, request: GroupRequest) -> bool:
         """Whether it may make a group: a first join, a commit of nobody's member, or settings."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
+from muster_core.shard import Shard
 from muster_core.sharding import shard_of
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2
@@ -167,14 +168,19 @@ class Calls:
 
     def is_new(self, group_id: str) -> bool:
         """Whether a group of a shard that is served here does not exist, where the caller may know that."""
-        cluster = self._view.cluster
-        shard = None
-        if cluster is not None and group_id:
-            shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count))
-        if shard is None or shard.core is None or group_id in shard.core.groups:
+        core = self.core_of(group_id)
+        if core is None or group_id in core.groups:
             return False
         sees = self.rights.sees_group()
         return sees is None or sees(group_id)
+
+    def core_of(self, group_id: str) -> Shard | None:
+        """The loaded shard of a group; None: it is not here."""
+        cluster = self._view.cluster
+        if cluster is None or not group_id:
+            return None
+        shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count))
+        return None if shard is None else shard.core
 
     def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
         """The shard of a group if it is here or is being loaded here, else its owner; None: not known."""

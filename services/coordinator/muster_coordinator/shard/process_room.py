@@ -6,6 +6,7 @@ from types import MappingProxyType
 from muster_core.incremental.targets.target import Expressions, ServerAssignor
 from muster_core.protocol.room import Limit, Room
 from muster_core.shard import Shard
+from muster_core.state.group import Group
 
 from muster_coordinator.shard.ended_groups import EndedGroups
 
@@ -39,6 +40,8 @@ class ProcessRoom:
         assignors: what assigns in incremental groups, by name, the default first.
         log_trouble: why the log takes no records now; see `Room`.
         expressions: what judges subscriptions by expressions; None: there are none.
+        sees: whether an identity may see a topic; see `Room`.
+        ended: called with each group that the log has removed.
     """
 
     def __init__(
@@ -52,12 +55,15 @@ class ProcessRoom:
         log_trouble: Callable[[], str] = str,
         expressions: Expressions | None = None,
         sees: Callable[[str, str], bool] = lambda _, __: True,
+        ended: Callable[[Group], None] = lambda _: None,
     ) -> None:
         self._cores = cores
         self._boot_ms = boot_ms
         self._held_bytes = 0
         self._added_up_ms = -_OLD_MS
         self._free_at_ms = 0
+        self._tell_ended = ended
+        self._left = EndedGroups()
         self.room = Room(
             self._groups,
             self._held,
@@ -71,8 +77,12 @@ class ProcessRoom:
             ALIKE_FACTOR,
             expressions,
             sees,
-            ended=EndedGroups().take,
+            ended=self._ended,
         )
+
+    def _ended(self, group: Group) -> None:
+        self._left.take(group)
+        self._tell_ended(group)
 
     def _groups(self) -> int:
         return sum([len(core.groups) for core in self._cores()])

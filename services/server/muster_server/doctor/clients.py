@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 
 from muster_server.doctor.findings import CheckResult, Finding
+from muster_server.doctor.shown import shown
 
 PYTHON = "muster-python"
 """The library whose versions are those of the servers."""
@@ -38,7 +39,7 @@ def judge_clients(
         parsed = _parsed(number) if library == PYTHON else None
         counted = f"{count:,} {'member' if count == 1 else 'members'}"
         one = examples[version]
-        example = f"such as {_shown(one.member_id)} of group {_shown(one.group_id)}"
+        example = f"such as {shown(one.member_id)} of group {shown(one.group_id)}"
         if not version:
             yield Finding(
                 _WHAT,
@@ -50,7 +51,7 @@ def judge_clients(
         elif parsed is not None and _is_before(parsed, servers[-1]):
             yield Finding(
                 _WHAT,
-                _shown(version),
+                shown(version),
                 CheckResult.WARNING,
                 f"{counted} more than one minor version behind a server, {example}",
                 "upgrade these workers: docs/upgrade.md",
@@ -58,13 +59,13 @@ def judge_clients(
         elif parsed is not None and _is_before(servers[0], parsed):
             yield Finding(
                 _WHAT,
-                _shown(version),
+                shown(version),
                 CheckResult.WARNING,
                 f"{counted} more than one minor version ahead of a server, {example}",
                 "upgrade the servers before the workers: docs/upgrade.md",
             )
         else:
-            fine.append(f"{counted} with {_shown(version)}")
+            fine.append(f"{counted} with {shown(version)}")
     if fine:
         yield Finding(_WHAT, "all groups", CheckResult.OK, ", ".join(fine))
 
@@ -77,8 +78,3 @@ def _is_before(one: tuple[int, int], other: tuple[int, int]) -> bool:
 def _parsed(version: str) -> tuple[int, int] | None:
     found = _VERSION.fullmatch(version)
     return None if found is None else (int(found[1]), int(found[2]))
-
-
-def _shown(text: str) -> str:
-    """What a member said of itself, harmless on a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,6 +1,7 @@
 """Examines a whole cluster. Reads only."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from muster_server.doctor import cluster as judge
 from muster_server.doctor import nodes as log_nodes
 from muster_server.doctor.clients import judge_clients
 from muster_server.doctor.findings import CheckResult, Finding
+from muster_server.doctor.holds import judge_holds
 from muster_server.doctor.processes import Asker, Process
 from muster_server.nodes.survey import Survey
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
@@ -70,6 +72,7 @@ async def examine(patient: Patient) -> list[Finding]:
         findings += judge.judge_coordinators(view)
         faults = await _faults(asker, coordinators)
         findings += judge.judge_faults(faults)
+        findings += judge_holds(faults, time.time_ns() // 1_000_000)
         findings += judge_clients(faults, [process.version for process in processes if process.version])
     findings += judge.judge_rights([*discovery, *coordinators])
     findings += await _log(asker, patient, surveys, metadata, view)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from typing import Any
 
 from muster_core.state.published import TopicPartition
 
@@ -31,6 +32,11 @@ class OffsetOrder:
         self._taken = 0
         self._to_take: list[TopicPartition] | None = []
         self._begin = 0
+
+    @property
+    def containers(self) -> list[list[Any]]:
+        """All that grows with the table."""
+        return [self._names, self._to_take or [], *self._numbers.values()]
 
     def take_some(self, table: Collection[TopicPartition]) -> bool:
         """Takes some more of a table; returns whether it has all of it now."""

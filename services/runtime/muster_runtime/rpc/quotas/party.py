@@ -34,6 +34,7 @@ class Quota(Enum):
     BYTES = "bytes_per_s"
     COMMITS = "commits_per_s"
     NEW_GROUPS = "new_groups_per_s"
+    TOTAL_GROUPS = "total_groups"
     TOPIC_CHANGES = "topic_changes_per_s"
     RESETS = "resets_per_s"
     CONNECTION_CALLS = "connection_calls_per_s"
@@ -48,6 +49,7 @@ _WORDS = {
     Quota.BYTES: "bytes of requests a second",
     Quota.COMMITS: "commits a second",
     Quota.NEW_GROUPS: "new groups a second",
+    Quota.TOTAL_GROUPS: "groups in all",
     Quota.TOPIC_CHANGES: "changes of topics a second",
     Quota.RESETS: "calls a second that it gives up",
     Quota.CONNECTION_CALLS: "calls a second on one connection",

@@ -15,6 +15,7 @@ from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
+from muster_runtime.rpc.quotas.totals import Totals
 from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.unread import Cuts
@@ -38,6 +39,11 @@ class Quotas:
         now_s: the clock.
         cuts: ends connections; those of this process if absent.
 
+    Attributes:
+        of_callers: the groups of this process, by the name of the caller that they count for.
+        of_prefixes: those of prefixes with a limit of groups.
+        rules_number: goes up with each change of the rules, from where on no prefix has any groups.
+
     Raises:
         SettingsError: the file of exceptions cannot be used.
     """
@@ -60,6 +66,9 @@ class Quotas:
         self._parties: dict[str, Party] = {}
         self._party_of_group = functools.lru_cache(_KNOWN_GROUPS)(self._find_party_of_group)
         self._sweeper: asyncio.TimerHandle | None = None
+        self.of_callers = Totals()
+        self.of_prefixes = Totals()
+        self.rules_number = 0
         self._lines = Seldom(now_s)
         self.refusals: dict[Quota, int] = dict.fromkeys(Quota, 0)
         """How many there were, by quota."""
@@ -98,6 +107,8 @@ class Quotas:
             groups.append(party)
         self._groups = tuple(groups)
         self._party_of_group.cache_clear()
+        self.of_prefixes.clear()
+        self.rules_number += 1
         for party in self._parties.values():
             party.change(self._limits_of(party.name))
         for connection in self._connections.values():
@@ -146,6 +157,45 @@ class Quotas:
         party = self._party_of_group(group_id)
         if party is not None:
             party.take(quota, amount, self._now_s())
+
+    def may_have_group(self, party: Party | None, group_id: str, *, counts_for_prefix: bool) -> None:
+        """A call begins a group: whoever it will count for has room for one more.
+
+        Args:
+            party: who calls; None: nobody counts.
+            group_id: the group.
+            counts_for_prefix: whether the caller may begin it, so that it takes the room of others.
+
+        Raises:
+            ResourceExhausted: it would be one too many.
+        """
+        if party is not None:
+            _refuse_above(party, self.of_callers)
+        of_group = self._party_of_group(group_id) if counts_for_prefix else None
+        if of_group is not None:
+            _refuse_above(of_group, self.of_prefixes)
+
+    def has_group(self, who: str, group_id: str) -> None:
+        """The process has a group.
+
+        Args:
+            who: the name of the caller that it counts for; empty: nobody knows.
+            group_id: the group.
+        """
+        if who:
+            self.of_callers.add(who, group_id)
+        party = self._party_of_group(group_id) if self.has_groups else None
+        if party is not None and party.limits[Quota.TOTAL_GROUPS.value]:
+            self.of_prefixes.add(party.name, group_id)
+
+    def has_no_group(self, group_id: str) -> None:
+        """The process has a group no more."""
+        self.of_callers.remove(group_id)
+        self.of_prefixes.remove(group_id)
+
+    def groups_of(self, party: Party) -> int:
+        """How many groups a caller, or a prefix, has."""
+        return (self.of_prefixes if party.is_groups else self.of_callers).count(party.name)
 
     @property
     def has_file(self) -> bool:
@@ -251,6 +301,12 @@ def network_of(text: str) -> str:
 
 def _longest_first(rules: Iterator[Rule]) -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: len(rule.caller or rule.groups or ""), reverse=True))
+
+
+def _refuse_above(party: Party, totals: Totals) -> None:
+    limit = party.limits[Quota.TOTAL_GROUPS.value]
+    if 0 < limit <= totals.count(party.name):
+        raise party.refusal(Quota.TOTAL_GROUPS, party.now_s())
 
 
 def _of_groups(rule: Rule) -> dict[str, int]:

@@ -31,6 +31,7 @@ class Rule(BaseModel):
     bytes_per_s: int | None = _Number
     commits_per_s: int | None = _Number
     new_groups_per_s: int | None = _Number
+    total_groups: int | None = _Number
     topic_changes_per_s: int | None = _Number
     resets_per_s: int | None = _Number
     connection_calls_per_s: int | None = _Number
@@ -50,7 +51,7 @@ class Rule(BaseModel):
         return self.model_dump(exclude={"caller", "groups"}, exclude_none=True)
 
 
-OF_GROUPS = frozenset({"calls_per_s", "bytes_per_s", "commits_per_s", "new_groups_per_s"})
+OF_GROUPS = frozenset({"calls_per_s", "bytes_per_s", "commits_per_s", "new_groups_per_s", "total_groups"})
 """The quotas that a prefix of groups may have."""
 
 

@@ -45,7 +45,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             answer.defaults.add(quota=name, limit=limit)
         parties.sort(key=_place)
         for party in parties[: request.limit or _LISTED]:
-            _describe(answer.callers.add(name=party.name, is_groups=party.is_groups), party)
+            caller = answer.callers.add(name=party.name, is_groups=party.is_groups)
+            _describe(caller, party, self._quotas.groups_of(party))
         return answer
 
 
@@ -54,13 +55,14 @@ def _place(party: Party) -> tuple[bool, float, int]:
     return not party.is_groups, -(party.refused_at_s or 0), -party.taken[Quota.CALLS]
 
 
-def _describe(caller: quotas_pb2.DescribeQuotasResponse.Caller, party: Party) -> None:
+def _describe(caller: quotas_pb2.DescribeQuotasResponse.Caller, party: Party, groups: int) -> None:
     if party.refused_at_s is not None:
         caller.refused_ago_ms = max(0, round((party.now_s() - party.refused_at_s) * 1_000))
     in_use = {
         Quota.CONNECTIONS: party.connections,
         Quota.STREAMS: party.streams,
         Quota.OPEN_CALLS: party.open_calls,
+        Quota.TOTAL_GROUPS: groups,
         **(party.rates or party.taken),
     }
     for quota in Quota:

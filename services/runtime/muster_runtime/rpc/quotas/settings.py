@@ -49,6 +49,15 @@ class QuotaSettings(Settings):
     new_groups_per_s: int = Field(
         default=50, ge=0, le=_MOST, description="Groups that a caller begins a second, by a join or a commit."
     )
+    total_groups: int = Field(
+        default=100_000,
+        ge=0,
+        le=_MOST,
+        description=(
+            "Groups of a caller that the process has, by who began them; one that was loaded counts for its "
+            "first member."
+        ),
+    )
     topic_changes_per_s: int = Field(
         default=10,
         ge=0,

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$muster/internal/v1/coordinator.proto\x12\x12muster.internal.v1\x1a\x16muster/v1/common.proto\"f\n\x15RequestHandoffRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\x12)\n\tsuccessor\x18\x03 \x01(\x0b\x32\x16.muster.v1.Coordinator\"s\n\x16RequestHandoffResponse\x12\x33\n\x07outcome\x18\x01 \x01(\x0e\x32\".muster.internal.v1.HandoffOutcome\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x17\n\x15\x44\x65scribeFaultsRequest\"\xff\x02\n\x16\x44\x65scribeFaultsResponse\x12@\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x30.muster.internal.v1.DescribeFaultsResponse.Fault\x12\x15\n\rfailed_shards\x18\x02 \x03(\r\x12\x42\n\x07\x63lients\x18\x03 \x03(\x0b\x32\x31.muster.internal.v1.DescribeFaultsResponse.Client\x1ap\n\x05\x46\x61ult\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x14\n\x0c\x66\x61iled_at_ms\x18\x03 \x01(\x04\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x13\n\x0bquarantined\x18\x06 \x01(\x08\x1aV\n\x06\x43lient\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\t*\xa9\x01\n\x0eHandoffOutcome\x12\x1f\n\x1bHANDOFF_OUTCOME_UNSPECIFIED\x10\x00\x12\x1f\n\x1bHANDOFF_OUTCOME_HANDED_OVER\x10\x01\x12\x1d\n\x19HANDOFF_OUTCOME_NOT_OWNER\x10\x02\x12\x18\n\x14HANDOFF_OUTCOME_BUSY\x10\x03\x12\x1c\n\x18HANDOFF_OUTCOME_DECLINED\x10\x04\x32\xea\x01\n\x16\x43oordinatorPeerService\x12g\n\x0eRequestHandoff\x12).muster.internal.v1.RequestHandoffRequest\x1a*.muster.internal.v1.RequestHandoffResponse\x12g\n\x0e\x44\x65scribeFaults\x12).muster.internal.v1.DescribeFaultsRequest\x1a*.muster.internal.v1.DescribeFaultsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$muster/internal/v1/coordinator.proto\x12\x12muster.internal.v1\x1a\x16muster/v1/common.proto\"f\n\x15RequestHandoffRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\x12)\n\tsuccessor\x18\x03 \x01(\x0b\x32\x16.muster.v1.Coordinator\"s\n\x16RequestHandoffResponse\x12\x33\n\x07outcome\x18\x01 \x01(\x0e\x32\".muster.internal.v1.HandoffOutcome\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x17\n\x15\x44\x65scribeFaultsRequest\"\xaf\x04\n\x16\x44\x65scribeFaultsResponse\x12@\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x30.muster.internal.v1.DescribeFaultsResponse.Fault\x12\x15\n\rfailed_shards\x18\x02 \x03(\r\x12\x42\n\x07\x63lients\x18\x03 \x03(\x0b\x32\x31.muster.internal.v1.DescribeFaultsResponse.Client\x12>\n\x05holds\x18\x04 \x03(\x0b\x32/.muster.internal.v1.DescribeFaultsResponse.Hold\x1ap\n\x05\x46\x61ult\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x14\n\x0c\x66\x61iled_at_ms\x18\x03 \x01(\x04\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x13\n\x0bquarantined\x18\x06 \x01(\x08\x1aV\n\x06\x43lient\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\t\x1an\n\x04Hold\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x10\n\x08\x62\x65gan_ms\x18\x03 \x01(\x03\x12\x10\n\x08until_ms\x18\x04 \x01(\x03\x12\x0f\n\x07members\x18\x05 \x01(\r\x12\x0c\n\x04idle\x18\x06 \x01(\r*\xa9\x01\n\x0eHandoffOutcome\x12\x1f\n\x1bHANDOFF_OUTCOME_UNSPECIFIED\x10\x00\x12\x1f\n\x1bHANDOFF_OUTCOME_HANDED_OVER\x10\x01\x12\x1d\n\x19HANDOFF_OUTCOME_NOT_OWNER\x10\x02\x12\x18\n\x14HANDOFF_OUTCOME_BUSY\x10\x03\x12\x1c\n\x18HANDOFF_OUTCOME_DECLINED\x10\x04\x32\xea\x01\n\x16\x43oordinatorPeerService\x12g\n\x0eRequestHandoff\x12).muster.internal.v1.RequestHandoffRequest\x1a*.muster.internal.v1.RequestHandoffResponse\x12g\n\x0e\x44\x65scribeFaults\x12).muster.internal.v1.DescribeFaultsRequest\x1a*.muster.internal.v1.DescribeFaultsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.internal.v1.coordinator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HANDOFFOUTCOME']._serialized_start=717
-  _globals['_HANDOFFOUTCOME']._serialized_end=886
+  _globals['_HANDOFFOUTCOME']._serialized_start=893
+  _globals['_HANDOFFOUTCOME']._serialized_end=1062
   _globals['_REQUESTHANDOFFREQUEST']._serialized_start=84
   _globals['_REQUESTHANDOFFREQUEST']._serialized_end=186
   _globals['_REQUESTHANDOFFRESPONSE']._serialized_start=188
@@ -41,11 +41,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEFAULTSREQUEST']._serialized_start=305
   _globals['_DESCRIBEFAULTSREQUEST']._serialized_end=328
   _globals['_DESCRIBEFAULTSRESPONSE']._serialized_start=331
-  _globals['_DESCRIBEFAULTSRESPONSE']._serialized_end=714
-  _globals['_DESCRIBEFAULTSRESPONSE_FAULT']._serialized_start=514
-  _globals['_DESCRIBEFAULTSRESPONSE_FAULT']._serialized_end=626
-  _globals['_DESCRIBEFAULTSRESPONSE_CLIENT']._serialized_start=628
-  _globals['_DESCRIBEFAULTSRESPONSE_CLIENT']._serialized_end=714
-  _globals['_COORDINATORPEERSERVICE']._serialized_start=889
-  _globals['_COORDINATORPEERSERVICE']._serialized_end=1123
+  _globals['_DESCRIBEFAULTSRESPONSE']._serialized_end=890
+  _globals['_DESCRIBEFAULTSRESPONSE_FAULT']._serialized_start=578
+  _globals['_DESCRIBEFAULTSRESPONSE_FAULT']._serialized_end=690
+  _globals['_DESCRIBEFAULTSRESPONSE_CLIENT']._serialized_start=692
+  _globals['_DESCRIBEFAULTSRESPONSE_CLIENT']._serialized_end=778
+  _globals['_DESCRIBEFAULTSRESPONSE_HOLD']._serialized_start=780
+  _globals['_DESCRIBEFAULTSRESPONSE_HOLD']._serialized_end=890
+  _globals['_COORDINATORPEERSERVICE']._serialized_start=1065
+  _globals['_COORDINATORPEERSERVICE']._serialized_end=1299
 # @@protoc_insertion_point(module_scope)

@@ -209,9 +209,50 @@ class DescribeFaultsResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Hold(_message.Message):
+        """An incremental group in which nothing is taken from a living member for another one."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        GROUP_ID_FIELD_NUMBER: _builtins.int
+        MEMBER_ID_FIELD_NUMBER: _builtins.int
+        BEGAN_MS_FIELD_NUMBER: _builtins.int
+        UNTIL_MS_FIELD_NUMBER: _builtins.int
+        MEMBERS_FIELD_NUMBER: _builtins.int
+        IDLE_FIELD_NUMBER: _builtins.int
+        group_id: _builtins.str
+        """The group."""
+        member_id: _builtins.str
+        """Whose join holds moves back; empty: the group's setting does."""
+        began_ms: _builtins.int
+        """Since when, wall clock, ms since the Unix epoch; 0: not known."""
+        until_ms: _builtins.int
+        """Until when, wall clock, ms since the Unix epoch; 0: until the setting is changed."""
+        members: _builtins.int
+        """How many members the group has."""
+        idle: _builtins.int
+        """How many of them have no partition, and are to have none."""
+        def __init__(
+            self,
+            *,
+            group_id: _builtins.str = ...,
+            member_id: _builtins.str = ...,
+            began_ms: _builtins.int = ...,
+            until_ms: _builtins.int = ...,
+            members: _builtins.int = ...,
+            idle: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["began_ms", b"began_ms", "group_id", b"group_id", "idle", b"idle", "member_id", b"member_id", "members", b"members", "until_ms", b"until_ms"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FAULTS_FIELD_NUMBER: _builtins.int
     FAILED_SHARDS_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeFaultsResponse.Fault]:
         """The last failure of each group, newest last; at most 1,000."""
@@ -224,16 +265,21 @@ class DescribeFaultsResponse(_message.Message):
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeFaultsResponse.Client]:
         """The clients of its members, most members first; at most 100."""
 
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeFaultsResponse.Hold]:
+        """Groups with a hold and members: settings first, then the oldest; at most 100."""
+
     def __init__(
         self,
         *,
         faults: _abc.Iterable[Global___DescribeFaultsResponse.Fault] | None = ...,
         failed_shards: _abc.Iterable[_builtins.int] | None = ...,
         clients: _abc.Iterable[Global___DescribeFaultsResponse.Client] | None = ...,
+        holds: _abc.Iterable[Global___DescribeFaultsResponse.Hold] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "failed_shards", b"failed_shards", "faults", b"faults"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "failed_shards", b"failed_shards", "faults", b"faults", "holds", b"holds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

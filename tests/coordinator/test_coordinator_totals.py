@@ -1,0 +1,167 @@
+"""How many groups a caller or a prefix has at a coordinator, also after loads and deletions (LIM-61)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
+from coordinator.real_cluster import on_one_node
+from coordinator.session_client import Session, stable
+from coordinator.test_coordinator_quotas import EXHAUSTED, OFF, commit, status
+from kit.callers_by_header import NamedCallers
+from kit.waiting import until
+from muster_core import error_code
+from muster_protos.muster.v1 import coordinator_pb2, quotas_pb2, quotas_pb2_grpc
+from muster_runtime.rpc.quotas import QuotaSettings
+
+pytestmark = pytest.mark.cluster
+
+SHARDS = 4
+OK = grpc.StatusCode.OK
+OF_PREFIX = """
+[[quota]]
+groups = "g"
+total_groups = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster_coordinator.api.counted_groups.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("muster_coordinator.api.counted_groups._GONE_S", 0.5)
+
+
+@pytest.fixture
+async def coordinators() -> AsyncIterator[Coordinators]:
+    async with on_one_node(SHARDS) as running:
+        yield running
+
+
+async def serving(coordinators: Coordinators, name: str = "a", **limits: Any) -> list[Caller]:
+    """A coordinator that serves all shards; calls in the name of two callers and of nobody."""
+    quotas = QuotaSettings.model_validate({**OFF, **limits})
+    coordinator = await coordinators.add(name, quotas=quotas, trust=NamedCallers.with_rules(None))
+    await owns(coordinator, SHARDS)
+    return [coordinators.caller(coordinator, who) for who in ("one", "other", "")]
+
+
+async def commits(caller: Caller, number: int, begin: int = 0) -> list[grpc.StatusCode]:
+    """Commits in groups with names of their own."""
+    names = [group_of(shard % SHARDS, shard // SHARDS) for shard in range(begin, begin + number)]
+    return [await status(caller.commit(name, 1)) for name in names]
+
+
+async def shown(caller: Caller) -> dict[str, tuple[int, int]]:
+    """Groups that callers and prefixes have, and how often each was refused for them."""
+    stub: Any = quotas_pb2_grpc.QuotaServiceStub(caller.channel)
+    answer = await stub.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(), timeout=60)
+    return {
+        one.name: (use.used, use.refused)
+        for one in answer.callers
+        for use in one.uses
+        if use.quota == "total_groups"
+    }
+
+
+async def test_a_caller_has_so_many_groups_and_goes_on_in_those(coordinators: Coordinators) -> None:
+    one, other, _ = await serving(coordinators, total_groups=3)
+    assert await commits(one, 4) == [OK, OK, OK, EXHAUSTED]
+    with pytest.raises(grpc.aio.AioRpcError, match="one has the quota of 3 groups in all") as refused:
+        await one.join(group_of(0, 9))
+    assert "MUSTER_QUOTA_TOTAL_GROUPS" in (refused.value.details() or "")
+    assert dict(refused.value.trailing_metadata() or ())["grpc-retry-pushback-ms"]
+    assert await commits(one, 3) == [OK] * 3, "in those that there are"
+    assert await commits(other, 1, begin=3) == [OK]
+    assert await commits(one, 1, begin=3) == [OK], "in one that another caller began"
+    session = await Session(one.channel).hello()
+    reply = await session.ask(offset_commit=commit(group_of(0, 9), 1))
+    assert reply.refused.status == EXHAUSTED.value[0]
+    await session.close()
+    assert (await shown(one)).items() >= {"one": (3, 3), "other": (1, 0)}.items()
+
+
+async def test_what_is_deleted_leaves_room_and_what_never_was_takes_none(coordinators: Coordinators) -> None:
+    one, *_ = await serving(coordinators, total_groups=2)
+    assert await commits(one, 3) == [OK, OK, EXHAUSTED]
+    await one.stub.DeleteGroups(
+        coordinator_pb2.DeleteGroupsRequest(group_ids=[group_of(0), group_of(1)]), timeout=60
+    )
+
+    async def has_room() -> bool:
+        return await commits(one, 1, begin=2) == [OK]
+
+    await until(has_room, "room after groups were deleted")
+    refused = commit(group_of(3), 1)
+    refused.topics[0].partitions[0].metadata = "m" * 5_000  # more than may be: nothing is made
+    await one.stub.OffsetCommit(refused, timeout=60)
+
+    async def counted() -> bool:
+        return (await shown(one))["one"][0] == 1
+
+    await until(counted, "nothing counts that never was")
+
+
+async def test_a_group_that_is_made_again_at_once_still_counts(coordinators: Coordinators) -> None:
+    """Both calls are on their way together: the second comes while the group is there."""
+    one, *_ = await serving(coordinators, total_groups=2)
+    for name in (group_of(0, 0), group_of(0, 1)):
+        assert await one.commit(name, 1) == error_code.NONE
+        delete = coordinator_pb2.DeleteGroupsRequest(group_ids=[name])
+        _, code = await asyncio.gather(one.stub.DeleteGroups(delete, timeout=60), one.commit(name, 2))
+        assert code == error_code.NONE
+    await asyncio.sleep(1.5)  # more than a group may be missing
+    assert (await shown(one))["one"] == (2, 0)
+    assert await one.fetch(group_of(0, 0), group_of(0, 1)) == [(error_code.NONE, 2)] * 2
+    assert await commits(one, 1, begin=4 * 2) == [EXHAUSTED]
+
+
+async def test_groups_of_a_prefix_count_whoever_began_them_also_after_a_load(
+    coordinators: Coordinators, tmp_path: Path
+) -> None:
+    (tmp_path / "quotas.toml").write_text(OF_PREFIX)
+    one, other, _ = await serving(coordinators, file=tmp_path / "quotas.toml")
+    assert await commits(one, 2) + await commits(other, 2, begin=2) == [OK, OK, OK, EXHAUSTED]
+    assert await other.commit("another", 1) == error_code.NONE
+
+    await coordinators.running[0].abort()
+    one, other, _ = await serving(coordinators, "b", file=tmp_path / "quotas.toml")
+
+    async def counted() -> bool:
+        return (await shown(one)).get("g") == (3, 0)
+
+    await until(counted, "what was loaded counts")
+    assert await commits(one, 4) == [OK, OK, OK, EXHAUSTED]
+
+    (tmp_path / "quotas.toml").write_text(OF_PREFIX.replace("3", "5"))
+
+    async def has_room() -> bool:
+        return await commits(one, 1, begin=3) == [OK]
+
+    await until(has_room, "the changed quota")
+    await until(lambda: _counts(one, 4), "all count again")
+    assert await commits(one, 2, begin=4) == [OK, EXHAUSTED]
+
+
+async def _counts(caller: Caller, number: int) -> bool:
+    return (await shown(caller))["g"][0] == number
+
+
+async def test_a_loaded_group_counts_for_its_first_member(coordinators: Coordinators) -> None:
+    one, _, nobody = await serving(coordinators, total_groups=2)
+    await stable(one, group_of(0))
+    await stable(nobody, group_of(1))
+    assert await commits(one, 1, begin=2) == [OK]
+    assert await commits(one, 1, begin=3) == [EXHAUSTED]
+
+    await coordinators.running[0].abort()
+    one, _, nobody = await serving(coordinators, "b", total_groups=2)
+
+    async def counted() -> bool:
+        await commits(nobody, 1, begin=1)  # who did not call lately is not shown
+        await commits(one, 1)
+        return (await shown(one)).items() >= {"one": (1, 0), "127.0.0.1": (1, 0)}.items()
+
+    await until(counted, "groups with members count for them, one without for nobody")
