@@ -227,6 +227,21 @@ async def test_a_static_worker_is_away_for_a_while_and_comes_back_to_its_own(
         log.check(cluster)
 
 
+async def test_nobody_works_untold_for_longer_than_it_is_waited_for(muster_cluster: LocalCluster) -> None:
+    """INC-47: what it is to give back may be in an answer that was lost, and is another one's after that."""
+    async with muster_cluster as cluster:
+        log = Log()
+        async with worker(
+            cluster, log, "one", session_timeout_ms=20_000, disconnect_grace_ms=0, rebalance_timeout_ms=4_000
+        ) as one:
+            await cluster.until(lambda: len(one.owned) == PARTITIONS)
+            with cluster.drop_beats(one):
+                await cluster.advance(4.1)
+                assert not one.owned
+            await cluster.until(lambda: len(one.owned) == PARTITIONS)
+        assert not log.wrong
+
+
 async def test_a_static_worker_that_was_killed_is_replaced_and_nothing_moves_meanwhile(
     muster_cluster: LocalCluster,
 ) -> None:

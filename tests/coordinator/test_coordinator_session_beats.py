@@ -11,7 +11,7 @@ from muster_coordinator.session.stream import SessionStream
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
-from muster_core.events import Attach, Beat
+from muster_core.events import Attach, Beat, Push
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 from muster_runtime.rpc.access.access import Access
 
@@ -57,6 +57,29 @@ def beaten(opened: SessionStream, number: int) -> session_pb2.BeatAck:
     assert isinstance(message, session_pb2.SessionResponse)
     (frame,) = message.frames
     return frame.beat_ack
+
+
+async def test_news_of_a_join_come_after_the_answer_to_it() -> None:
+    """INC-20: a member that hears them before the answer drops them, and hears of them only when it asks."""
+    opened, shard = stream(sure=True), cast(OwnedShard, Willing())
+
+    def tell(member_seq: int, offset: int) -> None:
+        news = session_pb2.MemberNews(group_id="g", member_seq=member_seq)
+        news.response.member_id, news.response.version.offset = "m", offset
+        opened.pushed(shard, Push(1, news))
+
+    tell(1, 5)
+    tell(1, 6)
+    opened._frame(10).reply.call_id = 9  # to its next join
+    tell(2, 8)
+    tell(2, 9)
+    message = opened._outbox.take()
+    assert isinstance(message, session_pb2.SessionResponse)
+    assert [frame.reply.call_id or frame.member_news.response.version.offset for frame in message.frames] == [
+        6,
+        9,
+        9,
+    ]
 
 
 async def test_an_acknowledgement_names_its_beat() -> None:

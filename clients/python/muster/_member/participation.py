@@ -103,8 +103,8 @@ class Participation:
         self._calls = None
         if config.session:
             self._calls = link.numbered_calls(key, min(config.beat_interval_ms, third_ms), self)
-        standing.life = Life(  # nobody goes on untold
-            config.session_timeout_ms, grace_ms, back_within_ms=config.rebalance_timeout_ms
+        standing.life = Life(  # nobody goes on untold for longer than it is waited for (INC-49)
+            config.session_timeout_ms, grace_ms, config.rebalance_timeout_ms, config.rebalance_timeout_ms
         )
         standing.life.on_stream = self._calls is not None
         self._chronicle = Chronicle(link.group_id, config, standing)

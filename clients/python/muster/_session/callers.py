@@ -107,13 +107,16 @@ class Callers:
     # What the server says
 
     def attach_result(self, result: session_pb2.AttachResult) -> bool:
-        """Takes the news that a call has put its member onto the stream; False: it is of no member here."""
+        """Takes the news that a call has put its member onto the stream; False: it answers an `Attach`.
+
+        An error does that always: the member may have sent one before its group was an incremental one.
+        """
         key = (result.group_id, result.member_id)
-        if (member := self._members.get(key)) is None:
+        member = self._members.get(key)
+        if member is None or result.error_code != common_pb2.ERROR_CODE_NONE:
             return False
-        if result.error_code == common_pb2.ERROR_CODE_NONE:
-            self._attached.add(key)
-            member.on_stream()
+        self._attached.add(key)
+        member.on_stream()
         return True
 
     def beat_ack(self, ack: session_pb2.BeatAck, sent_ms: int) -> None:
@@ -139,17 +142,15 @@ class Callers:
         member.fenced(news)
         return True
 
-    def group_changed(self, news: session_pb2.GroupChanged) -> bool:
-        """Passes on that a group is of the other kind; False: it is that of no member here.
+    def became_classic(self, news: session_pb2.GroupChanged) -> None:
+        """Passes on that a group is a classic one now.
 
         The server has taken the member off the stream: no Detach is needed.
         """
         key = (news.group_id, news.member_id)
-        if (member := self._members.pop(key, None)) is None:
-            return False
-        self._attached.discard(key)
-        member.changed(news)
-        return True
+        if (member := self._members.pop(key, None)) is not None:
+            self._attached.discard(key)
+            member.changed(news)
 
     def coordinator_moved(self, news: session_pb2.CoordinatorMoved) -> bool:
         """Passes on that a group has moved; False: it is of no member here."""

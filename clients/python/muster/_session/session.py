@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import common_pb2, session_pb2, session_pb2_grpc
 
 from muster._backoff import Backoff, between
 from muster._clock import boot_ms
@@ -345,8 +345,11 @@ class Session:
             self._members.fenced(news)
 
     def _group_changed(self, news: session_pb2.GroupChanged) -> None:
-        if not self._callers.group_changed(news):
-            self._members.group_changed(news)
+        """Of a member that has heard of it by an answer, the member of the other kind has the place here."""
+        if news.error_code == common_pb2.ERROR_CODE_GROUP_CLASSIC:
+            self._callers.became_classic(news)
+        else:
+            self._members.became_incremental(news)
 
     def _coordinator_moved(self, news: session_pb2.CoordinatorMoved) -> None:
         if not self._callers.coordinator_moved(news):

@@ -46,7 +46,7 @@ class SessionMember(Protocol):
         """Called when it is no longer a member; it is off the stream."""
 
     def changed(self, news: session_pb2.GroupChanged) -> None:
-        """Called when its group is of the other kind now; it is off the stream."""
+        """Called when its group is an incremental one now; it is off the stream."""
 
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """Called when another coordinator serves its group; it is off the stream."""
@@ -171,8 +171,8 @@ class SessionMembers:
         if key in self._attached:
             self._drop(key).fenced(news)
 
-    def group_changed(self, news: session_pb2.GroupChanged) -> None:
-        """Takes a member whose group is of the other kind now off the stream and notifies it."""
+    def became_incremental(self, news: session_pb2.GroupChanged) -> None:
+        """Takes a member whose group is an incremental one now off the stream and notifies it."""
         key = (news.group_id, news.member_id)
         if key in self._members:
             self._drop(key).changed(news)

@@ -436,8 +436,8 @@ class SessionStream:
         """Passes on what a shard's core has to say to a member of the stream."""
         message = push.message
         if isinstance(message, session_pb2.MemberNews):
-            who = (message.group_id, message.response.member_id)
-            if not self._left:  # the newest takes the place of one that waits (INC-20)
+            who = (message.group_id, message.response.member_id, message.member_seq)
+            if not self._left:  # the newest of a join takes the place of one that waits (INC-20)
                 self._frame(message.ByteSize(), who).member_news.CopyFrom(message)
             return
         key = (message.group_id, message.member_id)
@@ -456,7 +456,9 @@ class SessionStream:
         if not self._left:
             getattr(self._frame(message.ByteSize()), _NEWS[type(message)]).CopyFrom(message)
 
-    def _frame(self, size_bytes: int, replaces: MemberKey | None = None) -> session_pb2.ServerFrame:
+    def _frame(
+        self, size_bytes: int, replaces: tuple[str, str, int] | None = None
+    ) -> session_pb2.ServerFrame:
         if not self._takes_more():
             return session_pb2.ServerFrame()  # nobody will read it
         frame = self._outbox.frame(size_bytes, replaces)
