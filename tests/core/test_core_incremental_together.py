@@ -169,6 +169,21 @@ def test_a_suspension_answers_what_was_gathered_and_the_group_goes_on_after_it()
     assert set(incremental_of(cluster).members) == {"b"}
 
 
+def test_a_group_that_all_have_given_up_before_it_was_decided_is_none() -> None:
+    """It was made for calls that were gathered, and would stay as an empty group that no record is of."""
+    cluster = incremental_shard()
+    cluster.auto_tick = False
+    calls = [
+        cluster.send(joining(member), place=member.place)
+        for member in (StreamMember(cluster, n) for n in NAMES)
+    ]
+    for call in calls:
+        cluster.cancel(call)
+    cluster.feed(Tick())
+    assert not cluster.shard.groups
+    assert not cluster.shard.held_bytes
+
+
 def test_one_that_is_refused_holds_up_nobody() -> None:
     cluster = incremental_shard(30, config=GroupConfig(max_size=3))
     members = [StreamMember(cluster, name) for name in NAMES[:5]]

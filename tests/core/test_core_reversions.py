@@ -194,6 +194,22 @@ def test_the_owners_commits_count_until_the_next_assignment() -> None:
     assert commit(a, number, 6, token)[0] == error_code.GROUP_CLASSIC
 
 
+def test_who_commits_on_the_way_back_is_heard_of() -> None:
+    """A commit of a classic member prolongs its session, whatever it names, and M3 counts from it."""
+    cluster = incremental_shard(2, config=replace(AUTO, incremental_session_timeout_ms=10_000))
+    a, _ = both(cluster, "a", "b")
+    ((_, number),) = a.has
+    assert convert(cluster) == error_code.NONE
+    for seq in (1, 2):
+        cluster.advance(8_000)
+        assert commit(a, number, seq, a.owned["t", number]) == (0, 0)
+    assert list(cluster.shard.groups["g"].members) == ["a"], "b was silent"
+    cluster.advance(11_000)
+    assert not cluster.shard.groups["g"].members
+    assert cluster.kinds().count("member_left") == 2
+    assert not broken_promises(cluster)
+
+
 def test_a_partition_on_its_way_stays_with_whoever_has_it() -> None:
     cluster = incremental_shard(4, config=AUTO)
     (a,) = both(cluster, "a")

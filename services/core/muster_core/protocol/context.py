@@ -336,6 +336,8 @@ class ShardContext:
         for group in groups:
             self.working_on = group
             self._move_up(group)
+            if self.groups.get(group.group_id) is group:  # all who called may have given up meanwhile
+                self.forget_unstored(group)
 
     def route(self, call_id: int) -> None:
         """Plays a call again that is still open."""

@@ -23,23 +23,27 @@ class Holds:
 
     def follow(self, group: Group) -> None:
         """A record has changed the hold of a group, or the group was loaded."""
-        end = self._ends.pop(group.group_id, None)
-        if end is not None:
-            self._context.purgatory.wheel.cancel(end)
+        self.end(group)
         hold = group.incremental.hold if group.incremental is not None else None
         if hold is not None and hold.is_on:
             now = self._context.now
             end = self._ends[group.group_id] = _End(self, group)
             self._context.purgatory.wheel.arm(end, now.boot_ms + hold.remaining_ms(now.wall_ms))
 
+    def end(self, group: Group) -> None:
+        """A group has no hold that would end."""
+        end = self._ends.pop(group.group_id, None)
+        if end is not None:
+            self._context.purgatory.wheel.cancel(end)
+
     def ended(self, end: "_End") -> None:
         """The time of a hold is over."""
         if self._ends.get(end.group_id) is end:
             del self._ends[end.group_id]
             if (group := end.group) is not None:
-                self._context.in_line(group, partial(self._end, group))
+                self._context.in_line(group, partial(self._assign_anew, group))
 
-    def _end(self, group: Group) -> None:
+    def _assign_anew(self, group: Group) -> None:
         """What was held back is assigned anew, which follows the records."""
         context, incremental = self._context, group.incremental
         is_present = context.groups.get(group.group_id) is group

@@ -149,7 +149,7 @@ class Targets:
         self._changed[group.group_id] = group
         if kind == "target_assigned":
             self._pauses.begin(group)
-        elif kind == "moves_held":
+        elif kind == "moves_held" or (kind == "member_removed" and _is_empty(group)):
             self.holds.follow(group)
 
     def attend_changed(self) -> None:
@@ -287,6 +287,7 @@ class Targets:
     def end(self, group: Group) -> None:
         """The group changed its kind: waiting requests are answered so, a running computation is dropped."""
         self._running.pop(group.group_id, None)
+        self.holds.end(group)
         if (patience := self._patience.pop(group.group_id, None)) is not None:
             self._context.purgatory.wheel.cancel(patience)
         for one in self._waiting.pop(group.group_id, {}).values():
@@ -309,6 +310,10 @@ class Targets:
         ready = [one for who, one in waiting.items() if who not in later]
         if ready:  # they are of the group that has the name now
             self._go_on(self._context.groups.get(group.group_id, group), ready)
+
+
+def _is_empty(group: Group) -> bool:
+    return group.incremental is None or not group.incremental.members
 
 
 class _Due(Timer):

@@ -109,7 +109,7 @@ class OffsetCommits:
             self._store(call, request, member)
 
     def _commit_incremental(self, call: Request, request: OffsetCommitRequest, group: Group) -> None:
-        """A commit in an incremental group; it prolongs no session (conformance TM-03)."""
+        """A commit in an incremental group; it prolongs no session there (conformance TM-03)."""
         epoch = request.member_epoch if request.HasField("member_epoch") else request.generation
         member_id = self._context.proven_id(group, request, call.host)
         classic = is_classic(group.incremental, request)
@@ -122,6 +122,8 @@ class OffsetCommits:
         if member is None:
             self._store(call, request, None)
             return
+        if isinstance(member, Member):  # of a group that is classic again
+            self._rebalancer.touch(group, member)
         if request.ends and (full := self._note_ends(group, request)):
             self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
             return
