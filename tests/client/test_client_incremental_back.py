@@ -8,11 +8,14 @@ import muster
 import muster_testing.node
 import pytest
 from client.changing_kind import AUTO, CONVERT_AFTER_S, KEEPING, Stage, Worker, is_of, share
+from muster._member.joiner import Joiner
+from muster._member.participation import Participation
 from muster._reactions import Reaction
+from muster._session.callers import Callers
 from muster._standing.standing import Order
 from muster.testing import LocalCluster
 from muster_core.features import ALL_FEATURES, Feature
-from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 EITHER: muster.MemberSettings = {"protocol": "auto", "assignors": ["cooperative-sticky", "range"]}
 
@@ -80,6 +83,105 @@ async def test_who_has_an_assignor_that_keeps_stops_only_what_moves(changing_kin
             (gone,) = [some for name, some in worker.calls if name == "revoked"]
             assert len(gone) == 1
             assert worker.tokens.items() <= tokens.items(), "what stays keeps its token"
+        await stage.close()
+
+
+@pytest.mark.parametrize("settings", [KEEPING, AUTO], ids=["keeping", "eager"])
+async def test_a_join_phase_may_outlast_a_session(
+    changing_kind: LocalCluster, session: bool, settings: muster.MemberSettings
+) -> None:
+    """INC-183: who waits for others, or ends its own work, is alive for as long as the join phase waits."""
+    async with changing_kind as cluster:
+        stage = Stage(cluster, cluster.connect())
+        brief: Any = {**settings, "session_timeout_ms": 6_000, "rebalance_timeout_ms": 60_000}
+        one, two = await two_incremental(stage, brief, session=session)
+        two.slow_s = 30
+        three = await stage.add("three", assignors=["cooperative-sticky" if settings is KEEPING else "range"])
+        await cluster.until(lambda: share(one, two, three))
+        assert await is_of("classic", stage.connection)
+        assert "lost" not in one.names + two.names
+        await stage.close()
+
+
+async def test_who_hears_it_as_an_answer_beats_too(
+    changing_kind: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INC-183."""
+    monkeypatch.setattr(Callers, "group_changed", lambda _callers, _news: True)
+    async with changing_kind as cluster:
+        stage = Stage(cluster, cluster.connect())
+        one, two = await two_incremental(stage, AUTO)
+        one.slow_s = two.slow_s = 25
+        three = await stage.add("three", assignors=["range"])
+        await cluster.until(lambda: is_of("classic", stage.connection))
+        for worker in (one, two):
+            assert isinstance(worker.member._way, Participation)
+            worker.member._way.went_off()  # it asks at once
+        await cluster.until(lambda: "revoked" in one.names and "revoked" in two.names)
+        await cluster.advance(15)
+        group = await stage.connection.describe_group("g")
+        lefts_ms = {member.member_id: member.session_remaining_ms for member in group.members}
+        whole_ms = muster.MemberConfig().session_timeout_ms
+        for worker in (one, two):
+            assert lefts_ms[worker.member.member_id] > whole_ms - 5_000, "the coordinator counts its beats"
+        await cluster.until(lambda: share(one, two, three))
+        assert "lost" not in one.names + two.names
+        await stage.close()
+
+
+async def test_a_join_phase_that_goes_on_without_a_member_takes_what_it_has(
+    changing_kind: LocalCluster,
+) -> None:
+    """INC-183: a life is no longer than the join phase waits for it, however often it beats."""
+    async with changing_kind as cluster:
+        stage = Stage(cluster, cluster.connect())
+        brief: Any = {**AUTO, "session_timeout_ms": 6_000, "rebalance_timeout_ms": 20_000}
+        one, two = await two_incremental(stage, brief)
+        two.slow_s = 120
+        await stage.add("three", assignors=["range"], rebalance_timeout_ms=20_000)
+        await cluster.until(lambda: "revoked" in two.names)
+        began_s = cluster.now_s
+        await cluster.until(lambda: "lost" in two.names)
+        assert 15 < cluster.now_s - began_s < 20
+        two.slow_s = 0
+        await cluster.until(lambda: share(*stage.workers))
+        assert "lost" not in one.names
+        await stage.close()
+
+
+async def test_what_is_kept_costs_one_rebalance_and_not_one_for_each_member(
+    changing_kind: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INC-181: one member has released and joins again before the other one has asked for its assignment.
+
+    That one must not keep everything once more: it would release some of it after the next generation, and
+    the eager member, which stops everything in each rebalance, would begin a second time.
+    """
+    sync = Joiner.sync
+
+    async def late(joiner: Joiner, joined: coordinator_pb2.JoinGroupResponse) -> Any:
+        if joined.leader != joined.member_id:
+            await asyncio.sleep(3)
+        return await sync(joiner, joined)
+
+    async with changing_kind as cluster:
+        stage = Stage(cluster, cluster.connect())
+        await stage.connection.create_topic("t", 6)
+        zero = await stage.add("zero", **{**EITHER, "protocol": "classic"})
+        await cluster.until(lambda: share(zero))
+        one, two = [await stage.add(name, **EITHER) for name in ("one", "two")]
+        await cluster.until(lambda: share(zero, one, two))
+        await stage.close(zero)
+        await cluster.until(lambda: is_of("consumer", stage.connection))
+        assert share(one, two), "they were in a classic generation that withholds what is kept"
+        one.calls.clear()
+        two.calls.clear()
+        monkeypatch.setattr(Joiner, "sync", late)
+        three = await stage.add("three", assignors=["range"])
+        await cluster.until(lambda: share(*stage.workers))
+        await cluster.advance(30)
+        assert three.names == ["assigned"]
+        assert max(worker.names.count("assigned") for worker in (one, two)) <= 1
         await stage.close()
 
 

@@ -8,7 +8,7 @@ from muster._incremental.requests import Identity, Place
 from muster._reactions import Call, Reaction
 from muster._session.transport import Vitals
 from muster._standing.life import Life
-from muster._standing.seat import Caller, Seat
+from muster._standing.seat import Caller, Pulse, Seat
 from muster._standing.standing import Standing
 from muster._values import TopicPartition
 from muster_protos.muster.v1 import common_pb2
@@ -157,3 +157,33 @@ def test_a_blocked_loop_whose_thread_hears_it_lives_for_its_session() -> None:
     ward.answered(beat_ms + 100, is_classic())
     assert one.life.ends_at_ms == beat_ms + REBALANCE_MS - REBALANCE_MS // 1_000
     assert not ward.is_due(10_000), "there is nothing more to be said"
+
+
+def test_each_heartbeat_in_the_join_phase_counts_until_that_goes_on_without_it() -> None:
+    """INC-183: for the session that the coordinator gave before, for a rebalance time-out in all."""
+    now_ms = boot_ms()
+    before = Life(10_000, GRACE_MS, back_within_ms=REBALANCE_MS)
+    before.allow(8_000, 2_000)
+    before.renew(now_ms - 1_000)
+    before.last_until(before.changed_end_ms)
+    life = Life(10_000, GRACE_MS, REBALANCE_MS)
+    life.go_back(before)
+    assert life.ends_at_ms == before.ends_at_ms == now_ms - 1_000 + 7_992
+    for sent_ms in (now_ms + 2_000, now_ms + 15_000):
+        life.renew(sent_ms)
+        assert life.ends_at_ms == min(sent_ms + 7_992, now_ms - 1_000 + REBALANCE_MS - REBALANCE_MS // 1_000)
+    life.go_on(now_ms + 16_000)
+    life.settle_in(now_ms + 16_000)
+    life.renew(now_ms + 16_500)
+    assert life.ends_at_ms == now_ms + 16_500 + 9_990, "it is as long as its join asked for"
+
+
+def test_a_heartbeat_brings_a_life_that_has_ended_not_back() -> None:
+    """INC-183."""
+    before = Life(SESSION_MS, GRACE_MS, back_within_ms=REBALANCE_MS)
+    before.renew(boot_ms() - SESSION_MS)
+    standing = Standing(Caller("g"), Life(SESSION_MS, GRACE_MS, REBALANCE_MS), seat=Seat("m", 4, 1))
+    standing.life.go_back(before)
+    standing.holding = True
+    standing.hear(Pulse(standing.seat, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, boot_ms()))
+    assert not standing.alive

@@ -156,6 +156,26 @@ async def test_a_member_that_kept_partitions_in_an_eager_generation_releases_the
         assert said(fourth) == ([0], False, 2)
 
 
+async def test_who_kept_partitions_in_an_eager_generation_keeps_them_no_longer(
+    cluster: ScriptedCluster,
+) -> None:
+    """It would release some of them after the next one: yet another rebalance, which stops everybody."""
+    a = cluster.coordinators[0]
+    joins = [choosing(a, "cooperative-sticky", withholds_kept=True)] * 2
+    joins += [choosing(a, "range", withholds_kept=True)] * 2
+    a.script["JoinGroup"].extend(joins)
+    async with joined(cluster, assignors=EITHER) as story:
+        rebalances = coordinator_pb2.SyncGroupResponse(
+            error_code=common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, shard_epoch=1
+        )
+        a.script["SyncGroup"].append(rebalances)
+        a.script["Heartbeat"].append(REBALANCES)
+        fourth = await a.until("JoinGroup", 4)
+        assert said(a.requests("JoinGroup")[2]) == ([0, 1, 2], True, 1)
+        assert said(fourth) == ([0, 1, 2], False, 1)
+        assert story.told[1:] == [("revoked", ALL)]
+
+
 async def test_work_commits_through_a_rebalance(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     async with rejoining(cluster) as (story, parked):

@@ -9,14 +9,14 @@ from core.test_core_conversions import Changing, stable
 from core.test_core_reversions import AUTO, CLASSIC, INCREMENTAL, Returning, both, convert, plan_of
 from kit.lives.incremental_shard import incremental_of, incremental_shard, joined, settle
 from kit.lives.stream_member import StreamMember, let_move
-from kit.lives.virtual_shard import VirtualShard, fetched
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched
 from kit.logs.core_audit import broken_promises
 from muster_core import error_code
 from muster_core.catalog import Catalog
-from muster_core.events import Tick, TopicsChanged
+from muster_core.events import Attach, Tick, TopicsChanged
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.position import Position
-from muster_protos.muster.v1 import coordinator_pb2, group_conversion_pb2
+from muster_protos.muster.v1 import coordinator_pb2, group_conversion_pb2, session_pb2
 
 NOTHING = -1
 
@@ -188,3 +188,42 @@ def test_a_group_is_converted_with_the_weight_of_a_join_that_was_not_stored() ->
     assert convert(cluster, INCREMENTAL) == error_code.NONE
     assert incremental_of(cluster).members[one.member_id].told.weight == 3
     assert not broken_promises(cluster)
+
+
+@pytest.mark.parametrize("on_stream", [True, False], ids=["stream", "unary"])
+def test_who_is_to_join_beats_in_any_epoch_that_it_was_in(on_stream: bool) -> None:
+    """INC-153: its session lasts as long as it beats, while the group waits for it, and no longer."""
+    config = replace(AUTO, incremental_session_timeout_ms=25_000, max_session_timeout_ms=60_000)
+    cluster = incremental_shard(4, config=config)
+    (a,) = both(cluster, "a")
+    old, b = a.epoch, both(cluster, "b")[0]
+    a.beat(a.owned)
+    settle(a, b)
+    assert convert(cluster) == error_code.NONE
+    generation = cluster.shard.groups["g"].generation
+    assert 0 < old < generation
+    member = cluster.shard.groups["g"].members["a"]
+
+    def live(epoch: int) -> int:
+        if on_stream:
+            attach = session_pb2.Attach(group_id="g", member_id="a", generation=epoch)
+            cluster.feed(Attach(7, attach, knows_unsure=True))
+            result = cluster.pushes[-1].message
+            assert isinstance(result, session_pb2.AttachResult)
+            return result.error_code
+        one = VirtualMember(cluster, "a")
+        one.member_id, one.generation = "a", epoch
+        return one.heartbeat()
+
+    other = Returning(b).enter()
+    for epoch in (old, generation):
+        cluster.advance(10_000)
+        assert member.heartbeat is not None
+        before_ms = member.heartbeat.deadline_ms
+        assert live(epoch) == error_code.REBALANCE_IN_PROGRESS
+        assert member.heartbeat.deadline_ms == before_ms + 10_000
+    for epoch in (0, -1, generation + 1):
+        assert live(epoch) == error_code.ILLEGAL_GENERATION
+    assert Returning(a).enter().joined().generation == generation + 1
+    other.joined()
+    assert live(old) == live(generation) == error_code.ILLEGAL_GENERATION

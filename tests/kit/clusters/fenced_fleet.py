@@ -64,6 +64,11 @@ class Fleet:
         """How often work on each partition began."""
         return self._numbers("SELECT partition, COUNT(*) FROM starts GROUP BY partition")
 
+    def of(self, number: int) -> list[str]:
+        """Who began to work on a partition, in order."""
+        rows = self.sink.rows(f"SELECT worker FROM starts WHERE partition = {number} ORDER BY rowid")
+        return [str(worker) for (worker,) in rows]
+
     def done(self) -> dict[int, int]:
         """How far each partition was committed."""
         return self._numbers("SELECT partition, position FROM done")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import coordinator_pb2
@@ -86,8 +87,8 @@ class Generations:
         )
         reason = ""
         if self._left_seq is not None:
+            standing.life.go_back(before)
             self._joiner.go_back(self._left_seq)
-            standing.life.last_until(before.ends_at_ms)
             reason = await self._step_out(Order(Reaction.REJOIN, 0, "the group is a classic one again"))
         while True:
             await self._enter(reason)
@@ -124,6 +125,9 @@ class Generations:
             if order.loses:
                 self._joiner.had = NOTHING
                 await self._ownership.lose()
+            elif standing.holding and not self._joiner.keeps:
+                order = await self._stop_what_was_kept(order)
+                reason = order.why
             await self._change_seat(order)
         self._chronicle.assigned(owned)
         self._metrics.rebalanced(standing.cause.kind if standing.cause else 0)
@@ -134,6 +138,19 @@ class Generations:
             await self._ownership.assign(tuple(partition for partition in owned if partition not in kept))
         if released := self._joiner.to_release(owned):
             self.rejoin(f"it has released {in_words(released)}")
+
+    async def _stop_what_was_kept(self, order: Order) -> Order:
+        """Gives up what it kept until it heard that the group's assignor keeps nothing; returns the order.
+
+        Else it would keep that once more and release some of it: one more rebalance, which stops everybody.
+        """
+        had = self._joiner.had
+        self._joiner.had = replace(had, keeps=False) if await self._ownership.revoke() else NOTHING
+        if self._standing.order is not None and (later := self._next_order()).loses:
+            self._joiner.had = NOTHING
+            await self._ownership.lose()
+            return later
+        return order
 
     async def _stay(self) -> Order:
         """Keeps the assignment until there is an order."""

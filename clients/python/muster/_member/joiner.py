@@ -19,7 +19,7 @@ from muster._member.leader import Leader
 from muster._member.waits import Converted, OtherKind, Waits
 from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import Call, Reaction, reaction_to
-from muster._session.transport import KeepAlive, Vitals
+from muster._session.transport import Heartbeats, KeepAlive, Vitals
 from muster._standing.seat import Seat
 from muster._standing.standing import Standing
 from muster._text import harmless
@@ -215,8 +215,15 @@ class Joiner:
         )
         if joined.HasField("cause"):
             standing.cause = joined.cause
-        config = self._config
-        a_third_ms = max(1, min(config.session_timeout_ms, config.rebalance_timeout_ms) // 3)
+        vitals = self._stood_in_for()
+        self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
+        return joined
+
+    def _stood_in_for(self) -> Vitals:
+        """A thread beats for the seat while the event loop is blocked; returns how to keep it alive."""
+        config, standing = self._config, self._standing
+        whole_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms, standing.life.session_ms)
+        a_third_ms = max(1, whole_ms // 3)
         vitals = Vitals(
             caller=standing.caller,
             seat=standing.seat,
@@ -224,10 +231,9 @@ class Joiner:
             timeout_ms=min(config.request_timeout_ms, max(1_000, config.heartbeat_interval_ms)),
             beat_interval_ms=min(config.beat_interval_ms, a_third_ms),
         )
-        self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
-        self._ward = Ward(vitals, self._link, standing.life, self._config.block_limit_ms)
+        self._ward = Ward(vitals, self._link, standing.life, config.block_limit_ms)
         self._stand_in.add(self._ward)
-        return joined
+        return vitals
 
     async def sync(self, joined: coordinator_pb2.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
         """Fetches the assigned partitions with their tokens; None: an order came first."""
@@ -305,9 +311,13 @@ class Joiner:
         """Goes on from a join of an incremental group, which is a classic one now.
 
         What is sure to be kept for the member, whatever the group chooses and whoever leads, it may keep.
+        What it works on it has for as long as the join phase waits for it, whatever becomes of a stream:
+        until it has a seat it makes Heartbeat calls, in the epoch that it was in.
         """
         self._member_seq = max(self._member_seq, member_seq)
         self.keeps = self.keeps or all(assignor.cooperative for assignor in self._assignors.values())
+        if self._standing.holds:
+            self._keep_alive = Heartbeats(self._link, self._stood_in_for(), self._standing.hear)
 
     @property
     def seat_to_go_on_from(self) -> ClassicSeat:

@@ -205,6 +205,11 @@ class Member:
         return tuple(self._standing.owned) if self._standing.holds else ()
 
     @property
+    def is_incremental(self) -> bool:
+        """Whether it takes part in an incremental group, or looks for a place in one."""
+        return isinstance(self._way, Participation)
+
+    @property
     def last_cause(self) -> common_pb2.RebalanceCause | None:
         """Why the group last rebalanced; None if the coordinator did not say."""
         return self._standing.cause

@@ -88,6 +88,12 @@ class Life:
         self._extended = False
         self._awaited = False
         self._changed_end_ms: int | None = None
+        self._asked_ms = self._session_ms, self._extended_ms
+
+    @property
+    def session_ms(self) -> int:
+        """How long a beat counts where the member is on no stream, ms."""
+        return self._session_ms
 
     @property
     def span_ms(self) -> int:
@@ -178,12 +184,29 @@ class Life:
         """
         self._extended = self.rebalancing = self._awaited = False
         self._changed_end_ms = None
+        self._count_as_asked()
         self._acknowledged_ms = self._settled_ms = None
         self.spare = SpareBeats()
 
     def last_until(self, changed_end_ms: int) -> None:
         """Lasts until then, or until the first beat is acknowledged, which counts from there."""
         self._changed_end_ms = changed_end_ms
+
+    def go_back(self, before: "Life") -> None:
+        """Goes on from a life in an incremental group that has just become a classic one (INC-183).
+
+        It lasts as long as that one, or until a Heartbeat in the join phase that has begun is acknowledged:
+        each counts for a session. As in any join phase it ends no later than a rebalance time-out after the
+        last beat before. Until the member has a seat it has the session that the coordinator gave it before.
+        """
+        self._changed_end_ms = before.ends_at_ms
+        self._settled_ms = before.acknowledged_ms or None
+        self.rebalancing, self.on_stream = True, False
+        self._session_ms = min(self._session_ms, before.session_ms)
+        self._extended_ms = min(self._extended_ms, self._session_ms)
+
+    def _count_as_asked(self) -> None:
+        self._session_ms, self._extended_ms = self._asked_ms
 
     def go_on(self, joined_ms: int) -> None:
         """Goes on in the next generation, with what the member kept; the JoinGroup was sent at `joined_ms`.
@@ -196,6 +219,7 @@ class Life:
         self._awaited = True
         self.rebalancing = False
         self.spare = SpareBeats()
+        self._count_as_asked()
 
     def settle_in(self, sent_ms: int) -> None:
         """Counts a SyncGroup, sent at `sent_ms`, after which nothing is left to be released."""

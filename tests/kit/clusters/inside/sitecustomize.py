@@ -6,6 +6,9 @@
   link of this process's own, though all processes name a server by the same address.
 * `SKEWED_CLOCK_MS`: the wall clock goes ahead by so much.
 * `SKEWED_VERSION`: what Muster takes its version for.
+* `DIES_IN_CONVERSION` (`asked=FILE`, `stored=FILE` or `heard=FILE`): a coordinator kills itself when it makes
+  a group incremental or classic: as it is about to send the record to the log, when that is stored and nobody
+  was told, or when the first member has gone on. One does, which makes the file; others do not after that.
 
 On SIGUSR1 the process computes for a second: a signal's handler runs in the main thread, which is the one of
 the event loop; other threads go on.
@@ -16,6 +19,7 @@ import importlib.metadata
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 BUSY_SECONDS = 1.0
@@ -49,6 +53,42 @@ def _take_version(shown: str) -> None:
     importlib.metadata.version = lambda distribution_name: shown
 
 
+_CONVERTS = {"group_converted": "ConsumerGroupHeartbeatRequest", "group_reverted": "JoinGroupRequest"}
+"""Records that change the kind of a group, and with which calls its members go on."""
+
+
+def _die_in_conversion(step: str, mark: str) -> None:
+    from muster_core.events import AppendDone, Request
+    from muster_core.shard import Shard
+
+    handle: Any = Shard.handle
+    sent: dict[Any, str] = {}
+    heard: dict[Any, str] = {}
+
+    def die() -> None:
+        with suppress(FileExistsError):
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(self: Any, event: Any, now: Any) -> Any:
+        if isinstance(event, AppendDone) and (kind := sent.pop((self, event.append_id), "")):
+            if step == "stored":
+                die()
+            heard[self] = _CONVERTS[kind]
+        if isinstance(event, Request) and type(event.message).__name__ == heard.get(self) and step == "heard":
+            die()
+        effects = handle(self, event, now)
+        for append in effects.appends:
+            for record in append.records:
+                if (kind := record.WhichOneof("kind")) in _CONVERTS:
+                    sent[self, append.append_id] = kind
+                    if step == "asked":
+                        die()
+        return effects
+
+    setattr(Shard, "handle", watched)  # noqa: B010  mypy takes no method that is assigned
+
+
 signal.signal(signal.SIGUSR1, _compute)
 if routes := os.environ.get("LINKED_ROUTES"):
     _take_routes(routes)
@@ -56,3 +96,5 @@ if ahead := os.environ.get("SKEWED_CLOCK_MS"):
     _skew_clock(int(ahead))
 if version := os.environ.get("SKEWED_VERSION"):
     _take_version(version)
+if death := os.environ.get("DIES_IN_CONVERSION"):
+    _die_in_conversion(*death.split("=", 1))

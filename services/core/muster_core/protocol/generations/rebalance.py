@@ -10,6 +10,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import error_code
+from muster_core.error_code import ErrorCode
 from muster_core.events import Push
 from muster_core.features import Feature
 from muster_core.protocol.context import ShardContext
@@ -63,6 +64,22 @@ class Rebalancer:
         deadline_ms = self._context.now.boot_ms + delay_ms
         self._context.purgatory.wheel.arm(timer, deadline_ms)
         return deadline_ms
+
+    def beat_fault(
+        self, group: Group, member_id: str, group_instance_id: str, generation: int
+    ) -> ErrorCode | None:
+        """What is wrong with a sign of life, as `Group.fault_of`.
+
+        While a group that is classic again waits for its members, one of before may name any epoch that it
+        was in: it need not have heard of the last one (INC-19, INC-153).
+        """
+        fault = group.fault_of(member_id, group_instance_id, generation)
+        if fault is not error_code.ILLEGAL_GENERATION:
+            return fault
+        is_of_before = (
+            group.reverted and group.members[member_id].recorded and 0 < generation < group.generation
+        )
+        return None if is_of_before and group.state is GroupState.PREPARING_REBALANCE else fault
 
     def longest_session_ms(self, group: Group) -> int:
         """How long any member may be silent; without members as short as may be."""
@@ -126,6 +143,11 @@ class Rebalancer:
                 shard_epoch=self._context.epoch,
             )
             self._context.effects.pushes.append(Push(member.stream_id, news))
+
+    def wait_ends_ms(self, group: Group) -> int | None:
+        """When the group goes on without those that it waits for, boot time; None: it waits for nobody."""
+        is_joining = group.state is GroupState.PREPARING_REBALANCE
+        return self._context.purgatory.deadline_of(_join_key(group) if is_joining else _sync_key(group))
 
     def restart_waits(self, group: Group) -> None:
         """Gives a running join phase, or wait for syncs, its full time again (after a suspension)."""

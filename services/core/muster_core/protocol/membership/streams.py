@@ -46,7 +46,7 @@ class Streams:
             self._context.room.foreign(request.group_id, request.member_id, event.identity, "")
             return error_code.UNKNOWN_MEMBER_ID
         member_id = self._context.proven_id(group, request)
-        fault = group.fault_of(member_id, request.group_instance_id, request.generation)
+        fault = self._rebalancer.beat_fault(group, member_id, request.group_instance_id, request.generation)
         if fault is not None:
             return fault
         member = group.members[member_id]

@@ -214,7 +214,7 @@ class Syncs:
             self._context.refuse(call.call_id, code, "there is no such group")
             return
         member_id = self._context.proven_id(group, request, call.host)
-        fault = group.fault_of(member_id, request.group_instance_id, request.generation)
+        fault = self._rebalancer.beat_fault(group, member_id, request.group_instance_id, request.generation)
         if fault is not None:
             self._context.refuse(call.call_id, fault)
             return
