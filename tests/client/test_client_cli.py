@@ -388,6 +388,43 @@ async def test_what_is_on_its_way_in_an_incremental_group_is_shown(cluster: Scri
     assert waiting == "i waits for m-1 t 2-3"
 
 
+async def test_whom_a_classic_group_waits_for_is_shown(cluster: ScriptedCluster) -> None:
+    """Who is to release what, for how long, and who makes the group stop everything."""
+    described = coordinator_pb2.DescribeGroupsResponse
+    group = described.Group(
+        group_id="g", state=coordinator_pb2.GROUP_STATE_STABLE, generation=4, type="classic", unused_ids=1
+    )
+    both = ["cooperative-sticky", "range"]
+    keeper = group.members.add(member_id="m-1", awaited=described.AWAITED_RELEASE, protocols=both)
+    keeper.awaited_remaining_ms = 9_000
+    keeper.withheld.add(topic="t", partitions=[2, 3])
+    group.members.add(member_id="m-2", group_instance_id="i", awaited_remaining_ms=-1, protocols=["range"])
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].append(described(groups=[group]))
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert code == 0
+    *_, row, unused, eager = (" ".join(line.split()) for line in out.splitlines() if line)
+    assert row == "m-1 is to release, and to join again, within 9 s t 2-3"
+    assert unused == "1 more have an id and have not joined with it yet"
+    assert eager == "its rebalances stop everything: i can use no assignor that keeps partitions"
+
+
+@pytest.mark.parametrize("protocols", [["range"], ["cooperative-sticky", "range"], []])
+async def test_a_group_that_waits_for_nobody_has_no_more_to_show(
+    cluster: ScriptedCluster, protocols: list[str]
+) -> None:
+    """Nor where all members are alike, or a coordinator of before does not say what they can."""
+    group = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="g", state=coordinator_pb2.GROUP_STATE_STABLE, generation=4, type="classic"
+    )
+    for name in ("m-1", "m-2"):
+        group.members.add(member_id=name, protocols=protocols)
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
+    _, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert out.splitlines()[-1].startswith("m-2")
+
+
 async def test_what_a_later_version_or_a_wrong_clock_says_is_shown_as_it_is(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     state = coordinator_pb2.GroupState.ValueType(77)

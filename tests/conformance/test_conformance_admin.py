@@ -46,6 +46,8 @@ def test_a_stable_group_is_described_whole() -> None:
                 token=token,
                 session_remaining_ms=remaining_ms,
                 confirmed=True,
+                awaited_remaining_ms=-1,
+                protocols=["range"],
             )
             for who, remaining_ms in sorted(
                 ((first, acts.SESSION_MS - 1_000), (second, acts.SESSION_MS)),

@@ -37,7 +37,7 @@ def test_what_a_life_writes_and_a_load_restores() -> None:
     after = cluster.reloaded()
     before_load, loaded = cluster.describe(), after.describe()
     for described in (before_load, loaded):
-        described.shard_epoch = 0
+        described.shard_epoch = described.unused_ids = 0
         for entry in described.members:
             entry.session_remaining_ms, entry.confirmed = 0, True
     assert loaded == before_load

@@ -44,6 +44,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations import causes
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.group_settings import SettingsChanges
+from muster_core.protocol.holdups import Holdups
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
@@ -110,7 +111,8 @@ class Shard:
         self._commits = OffsetCommits(context, self._rebalancer, self._deletions)
         self._offsets = Offsets(context, self._commits)
         self._streams = Streams(context, self._rebalancer)
-        self._queries = Queries(context, self._offsets, self._commits, self._descriptions)
+        holdups = Holdups(context, self._rebalancer)
+        self._queries = Queries(context, self._offsets, self._commits, self._descriptions, holdups)
         self._retention = Retention(number, context, self._offsets)
         self._tenure = Tenure(
             context,

@@ -16,6 +16,8 @@ from muster._parking import Parked
 from muster._values import Committed, Progress, TopicPartition
 from muster.cli._conversion import convert
 from muster.cli._group_settings import in_words, set_settings
+from muster.cli._holdups import name_of as member_name
+from muster.cli._holdups import show_holdups
 from muster.cli._keys import Keys, keys_of
 from muster.cli._moves import show_moves
 from muster.cli._output import (
@@ -112,7 +114,7 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     is_weighted = any(weight > 1 for weight in weights.values())
     rows = [
         (
-            m.group_instance_id or m.member_id,
+            member_name(m),
             m.host,
             m.client_version or "-",
             *((weights.get(m.member_id, 1),) if is_weighted else ()),
@@ -125,6 +127,8 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     show_table(("MEMBER", "HOST", "CLIENT", *weight, "OWNS", "TOKEN"), rows, "it has no members")
     if moves is not None:
         show_moves(moves, keys)
+    else:
+        show_holdups(group, keys)
     _show_left(progress, keys)
     if parked:
         typer.echo("")

@@ -23,6 +23,7 @@ from muster_core.events import Request
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.holdups import Holdups
 from muster_core.protocol.incremental.descriptions import STATES, Descriptions
 from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.offsets.offsets import Offsets
@@ -52,15 +53,22 @@ class Queries:
         offsets: makes tombstones.
         commits: knows which commits are on their way to the log.
         descriptions: shows incremental groups.
+        holdups: shows whom classic groups wait for.
     """
 
     def __init__(
-        self, context: ShardContext, offsets: Offsets, commits: OffsetCommits, descriptions: Descriptions
+        self,
+        context: ShardContext,
+        offsets: Offsets,
+        commits: OffsetCommits,
+        descriptions: Descriptions,
+        holdups: Holdups,
     ) -> None:
         self._context = context
         self._offsets = offsets
         self._commits = commits
         self._descriptions = descriptions
+        self._holdups = holdups
 
     # --- DescribeGroups
 
@@ -121,6 +129,7 @@ class Queries:
                 ],
                 kept_tokens_truncated=len(kept) < len(member.kept_tokens),
             )
+        self._holdups.show(group, answer)
 
     def _remaining_ms(self, member: Member) -> int:
         if member.is_waiting or member.heartbeat is None or not member.heartbeat.armed:

@@ -92,6 +92,10 @@ class Purgatory:
                 completed += 1
         return completed
 
+    def deadline_of(self, key: Hashable) -> int | None:
+        """When the first operation that is watched under the key expires; None: none is."""
+        return min((operation.deadline_ms for operation in self._watched.get(key, ())), default=None)
+
     def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
         """Takes out what is watched under the key; it is completed without running anything.
 

@@ -1347,6 +1347,33 @@ class DescribeGroupsResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Awaited:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _AwaitedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[DescribeGroupsResponse._Awaited.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        AWAITED_UNSPECIFIED: DescribeGroupsResponse._Awaited.ValueType  # 0
+        """Nothing."""
+        AWAITED_JOIN: DescribeGroupsResponse._Awaited.ValueType  # 1
+        """JoinGroup: a join phase runs, and it has not joined again."""
+        AWAITED_SYNC: DescribeGroupsResponse._Awaited.ValueType  # 2
+        """SyncGroup: it is in the generation and has not asked for its assignment."""
+        AWAITED_RELEASE: DescribeGroupsResponse._Awaited.ValueType  # 3
+        """JoinGroup, when it has released what it kept through the rebalance and is not given any more."""
+
+    class Awaited(_Awaited, metaclass=_AwaitedEnumTypeWrapper):
+        """What a classic group waits for from a member."""
+
+    AWAITED_UNSPECIFIED: DescribeGroupsResponse.Awaited.ValueType  # 0
+    """Nothing."""
+    AWAITED_JOIN: DescribeGroupsResponse.Awaited.ValueType  # 1
+    """JoinGroup: a join phase runs, and it has not joined again."""
+    AWAITED_SYNC: DescribeGroupsResponse.Awaited.ValueType  # 2
+    """SyncGroup: it is in the generation and has not asked for its assignment."""
+    AWAITED_RELEASE: DescribeGroupsResponse.Awaited.ValueType  # 3
+    """JoinGroup, when it has released what it kept through the rebalance and is not given any more."""
+
     @_typing.final
     class Member(_message.Message):
         """One member."""
@@ -1365,6 +1392,10 @@ class DescribeGroupsResponse(_message.Message):
         CLIENT_VERSION_FIELD_NUMBER: _builtins.int
         KEPT_TOKENS_FIELD_NUMBER: _builtins.int
         KEPT_TOKENS_TRUNCATED_FIELD_NUMBER: _builtins.int
+        AWAITED_FIELD_NUMBER: _builtins.int
+        AWAITED_REMAINING_MS_FIELD_NUMBER: _builtins.int
+        WITHHELD_FIELD_NUMBER: _builtins.int
+        PROTOCOLS_FIELD_NUMBER: _builtins.int
         member_id: _builtins.str
         """Its id."""
         group_instance_id: _builtins.str
@@ -1387,9 +1418,21 @@ class DescribeGroupsResponse(_message.Message):
         """Library that it uses, with its version, as its join said; empty: it did not say."""
         kept_tokens_truncated: _builtins.bool
         """True: there are more of them than `kept_tokens` lists."""
+        awaited: Global___DescribeGroupsResponse.Awaited.ValueType
+        """What its classic group waits for; AWAITED_UNSPECIFIED: not for it."""
+        awaited_remaining_ms: _builtins.int
+        """Time that it has left for that, ms; -1: the group does not wait for it."""
         @_builtins.property
         def kept_tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionToken]:
             """Partitions of its assignment that have another token, as it kept them through rebalances; at most 1,000."""
+
+        @_builtins.property
+        def withheld(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
+            """With AWAITED_RELEASE: what it keeps and is not given. Nobody else is given that before it has joined again."""
+
+        @_builtins.property
+        def protocols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Assignors, or other protocols, that it can use in its classic group, preferred first. The group uses one that all can."""
 
         def __init__(
             self,
@@ -1406,10 +1449,14 @@ class DescribeGroupsResponse(_message.Message):
             client_version: _builtins.str = ...,
             kept_tokens: _abc.Iterable[Global___PartitionToken] | None = ...,
             kept_tokens_truncated: _builtins.bool = ...,
+            awaited: Global___DescribeGroupsResponse.Awaited.ValueType = ...,
+            awaited_remaining_ms: _builtins.int = ...,
+            withheld: _abc.Iterable[_common_pb2.TopicPartitions] | None = ...,
+            protocols: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "client_id", b"client_id", "client_version", b"client_version", "confirmed", b"confirmed", "group_instance_id", b"group_instance_id", "host", b"host", "kept_tokens", b"kept_tokens", "kept_tokens_truncated", b"kept_tokens_truncated", "member_id", b"member_id", "metadata", b"metadata", "session_remaining_ms", b"session_remaining_ms", "token", b"token"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "awaited", b"awaited", "awaited_remaining_ms", b"awaited_remaining_ms", "client_id", b"client_id", "client_version", b"client_version", "confirmed", b"confirmed", "group_instance_id", b"group_instance_id", "host", b"host", "kept_tokens", b"kept_tokens", "kept_tokens_truncated", b"kept_tokens_truncated", "member_id", b"member_id", "metadata", b"metadata", "protocols", b"protocols", "session_remaining_ms", b"session_remaining_ms", "token", b"token", "withheld", b"withheld"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1434,6 +1481,7 @@ class DescribeGroupsResponse(_message.Message):
         ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
         TYPE_FIELD_NUMBER: _builtins.int
         SETTINGS_FIELD_NUMBER: _builtins.int
+        UNUSED_IDS_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group."""
         error_code: _common_pb2.ErrorCode.ValueType
@@ -1458,6 +1506,8 @@ class DescribeGroupsResponse(_message.Message):
         """`classic`, or `consumer`: an incremental group, of which ConsumerGroupDescribe shows more. Its generation is its
         epoch, and metadata and assignments of its members are made from what the coordinator knows.
         """
+        unused_ids: _builtins.int
+        """Member ids that were given to joining clients and not used yet: a join phase waits for these too."""
         @_builtins.property
         def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeGroupsResponse.Member]:
             """Its members, by id."""
@@ -1492,10 +1542,11 @@ class DescribeGroupsResponse(_message.Message):
             error_message: _builtins.str = ...,
             type: _builtins.str = ...,
             settings: _group_settings_pb2.GroupSettings | None = ...,
+            unused_ids: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "settings", b"settings"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "settings", b"settings", "shard_epoch", b"shard_epoch", "state", b"state", "state_since_ms", b"state_since_ms", "type", b"type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "settings", b"settings", "shard_epoch", b"shard_epoch", "state", b"state", "state_since_ms", b"state_since_ms", "type", b"type", "unused_ids", b"unused_ids"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,6 +79,12 @@ class Claims:
         """The members that are not given all that they keep: they are to release it, and to join again."""
         return {member_id for member_id, _ in self._unmet(assignments)}
 
+    def unmet_by(self, member_id: str, assignment: bytes) -> Numbers:
+        """What a member keeps and is not given."""
+        given = _by_topic(assignment)
+        left = {topic: numbers - given.get(topic, set()) for topic, numbers in self.of(member_id).items()}
+        return {topic: numbers for topic, numbers in left.items() if numbers}
+
     def unmet_topics(self, assignments: Mapping[str, bytes]) -> set[str]:
         """The topics of what members are to release."""
         return {topic for _, topic in self._unmet(assignments)}

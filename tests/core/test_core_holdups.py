@@ -1,0 +1,65 @@
+"""Whom a classic group waits for, as DescribeGroups shows it."""
+
+from core.test_core_kept_partitions import (
+    both,
+    first_alone,
+    generation,
+    join,
+    keeping,
+    member,
+    published,
+    share,
+)
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
+from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse
+
+NOT = DescribeGroupsResponse.AWAITED_UNSPECIFIED
+JOIN = DescribeGroupsResponse.AWAITED_JOIN
+SYNC = DescribeGroupsResponse.AWAITED_SYNC
+RELEASE = DescribeGroupsResponse.AWAITED_RELEASE
+
+
+def awaited(cluster: VirtualShard) -> dict[str, tuple[int, int]]:
+    """By client: what the group waits for from its member, and for how long."""
+    return {one.client_id: (one.awaited, one.awaited_remaining_ms) for one in cluster.describe().members}
+
+
+def test_who_keeps_what_it_is_not_given_is_named_with_that() -> None:
+    cluster = VirtualShard()
+    a, _ = both(cluster)
+    left_ms = a.rebalance_timeout_ms
+    assert awaited(cluster) == {"a": (RELEASE, left_ms), "b": (NOT, -1)}
+    shown = {one.client_id: one for one in cluster.describe().members}
+    assert [(some.topic, list(some.partitions)) for some in shown["a"].withheld] == [("t", [1])]
+    assert not shown["b"].withheld
+    cluster.advance(1_000)
+    assert awaited(cluster)["a"] == (RELEASE, left_ms - 1_000)
+    join(a, 0)
+    assert not any(one.withheld for one in cluster.describe().members)
+
+
+def test_who_has_not_joined_or_synced_is_named() -> None:
+    cluster = VirtualShard()
+    a = first_alone(cluster, 0)
+    assert awaited(cluster) == {"a": (NOT, -1)}
+    b = join(member(cluster, "b"))
+    assert awaited(cluster) == {"a": (JOIN, a.rebalance_timeout_ms), "b": (NOT, -1)}
+    cluster.advance(2_000)
+    assert awaited(cluster)["a"] == (JOIN, a.rebalance_timeout_ms - 2_000)
+    join(a, 0)
+    leader = generation(a, b)
+    assert {what for what, _ in awaited(cluster).values()} == {SYNC}
+    assert share(leader, {a: published(0), b: published()}) == {a: [0], b: []}
+    assert {what for what, _ in awaited(cluster).values()} == {NOT}
+
+
+def test_ids_that_nobody_uses_are_counted_and_assignors_are_named() -> None:
+    cluster = VirtualShard()
+    a = first_alone(cluster, 0)
+    newcomer = VirtualMember(cluster, "c")
+    newcomer.protocols = [("cooperative-sticky", keeping()), ("range", keeping())]
+    cluster.ask(newcomer.join_request())
+    group = cluster.describe()
+    assert group.unused_ids == 1
+    assert [list(one.protocols) for one in group.members] == [["range"]]
+    assert a.member_id == group.members[0].member_id
