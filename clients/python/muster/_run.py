@@ -121,6 +121,8 @@ async def arun(
 
     async def revoked(owned: tuple[TopicPartition, ...]) -> None:
         await runner.end_and_wait(owned)
+        if member.is_incremental:
+            runner.forget(owned)  # others get them
 
     def lost(owned: tuple[TopicPartition, ...]) -> None:
         runner.end(owned)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from muster._clock import monotonic_s
 from muster._errors import (
@@ -93,8 +94,12 @@ class WorkRunner:
             job.task = loop.create_task(self._look_after(member, job, before), name=f"muster-job-{where}")
             self._running[where] = job
         owned = set(member.partitions) | self._running.keys()
-        for where in [where for where in self._cases if where not in owned]:
-            del self._cases[where]  # others have it now
+        self.forget([where for where in self._cases if where not in owned])  # others have them now
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remembers nothing of partitions that this process keeps no longer: pauses, failures, parking."""
+        for where in partitions:
+            self._cases.pop(where, None)
 
     def end(self, partitions: tuple[TopicPartition, ...] | None = None) -> list["asyncio.Task[None]"]:
         """Cancels tasks and sets `is_ending` for threads; returns the tasks that have not ended yet.
