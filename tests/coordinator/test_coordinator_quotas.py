@@ -16,7 +16,13 @@ from coordinator.session_client import Session, call, stable
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, group_settings_pb2, session_pb2
+from muster_protos.muster.v1 import (
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    group_conversion_pb2,
+    group_settings_pb2,
+    session_pb2,
+)
 from muster_runtime.rpc.quotas import Quota, QuotaSettings
 from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S
 
@@ -198,6 +204,25 @@ async def test_groups_of_a_prefix_share_a_quota(caller: Caller) -> None:
     assert codes[:BURST_S] == [grpc.StatusCode.OK] * BURST_S
     assert EXHAUSTED in codes[BURST_S:]
     assert await caller.commit("another", 1) == error_code.NONE
+
+
+@pytest.mark.parametrize("caller", [{"rules": RULES}], indirect=True)
+@pytest.mark.parametrize("what", ["convert", "settings"])
+async def test_calls_that_change_a_group_count_for_its_prefix(caller: Caller, what: str) -> None:
+    def change(group_id: str) -> Any:
+        if what == "convert":
+            kind = group_conversion_pb2.GROUP_KIND_CLASSIC
+            request = group_conversion_pb2.ConvertGroupRequest(group_id=group_id, kind=kind)
+            return caller.stub.ConvertGroup(request, timeout=60)
+        hold = group_settings_pb2.GroupSettings(hold=True)
+        return caller.stub.AlterGroupSettings(
+            group_settings_pb2.AlterGroupSettingsRequest(group_id=group_id, set=hold), timeout=60
+        )
+
+    codes = [await status(change(GROUP)) for _ in range(BURST_S + 2)]
+    assert codes[:BURST_S] == [grpc.StatusCode.OK] * BURST_S
+    assert EXHAUSTED in codes[BURST_S:]
+    assert await status(change("another")) is grpc.StatusCode.OK, "it has another prefix"
 
 
 @pytest.mark.parametrize("caller", [{"rules": RULES}], indirect=True)

@@ -20,6 +20,7 @@ from kit.logs.core_audit import broken_promises
 from kit.logs.snapshots import check_every_cut
 from muster_core import error_code
 from muster_core.config import GroupConfig
+from muster_core.events import Assign, Assigned
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.protocol.room import Room
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -350,6 +351,55 @@ def test_the_pause_between_assignments_is_what_is_set(of_the_server: int) -> Non
     assert not incremental_of(cluster).members["b"].target
     cluster.advance(1)
     assert len(incremental_of(cluster).members["b"].target) == 2
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "left_ms", "change"),
+    [
+        (300, 200, {"assignment_interval_ms": 500}),
+        (600, 0, {"assignment_interval_ms": 500}),
+        (300, 0, {"assignment_interval_ms": 0}),
+        (300, 700, {"assignment_interval_ms": 5_000}),
+        (5, 15, {}),
+    ],
+    ids=["shorter", "over", "none", "longer", "taken back"],
+)
+def test_a_pause_that_runs_is_cut_by_what_is_set_then(
+    after_ms: int, left_ms: int, change: dict[str, Any]
+) -> None:
+    """INC-126: it is never longer than is set, and a longer one counts from the next assignment on."""
+    cluster = incremental_shard(config=GroupConfig(incremental_assignment_interval_ms=-1))
+    done(cluster, assignment_interval_ms=1_000)
+    a, b = (StreamMember(cluster, name) for name in "ab")
+    a.join()
+    b.join()
+    cluster.advance(after_ms)
+    done(cluster, *([] if change else ["assignment_interval_ms"]), **change)
+    if left_ms:
+        cluster.advance(left_ms - 1)
+        assert not incremental_of(cluster).members["b"].target
+    cluster.advance(1)
+    assert len(incremental_of(cluster).members["b"].target) == 2
+
+
+def test_a_pause_after_a_failure_is_not_cut_to_nothing() -> None:
+    """INC-109: what fails again and again would be computed without a pause."""
+    cluster = incremental_shard()
+    cluster.shard.live_in(Room(assignors=SERVER_ASSIGNORS, at_once_max=0))
+    done(cluster, assignment_interval_ms=0)
+    cluster.works = answer_to
+    StreamMember(cluster, "a").join()
+    cluster.works = None
+    StreamMember(cluster, "b").join()
+    done(cluster, assignment_interval_ms=60_000)
+    asked = cluster.work.popleft()
+    assert isinstance(asked, Assign)
+    cluster.feed(Assigned(GROUP, asked.number, None))
+    done(cluster, assignment_interval_ms=0)
+    cluster.advance(999)
+    assert not cluster.work
+    cluster.advance(1)
+    assert len(cluster.work) == 1
 
 
 # --- hold

@@ -21,12 +21,13 @@ from muster_core.catalog import Catalog
 from muster_core.clock import Now
 from muster_core.events import TopicsChanged
 from muster_core.fault import event_of, message_of
-from muster_core.incremental.partitions import TopicPartition
+from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.position import Position
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
 )
 
 PLACE = 20
@@ -128,12 +129,55 @@ def test_a_heartbeat_without_a_weight_leaves_it_as_it_is_and_a_join_without_one_
 def test_a_join_that_comes_again_late_changes_no_weight() -> None:
     """INC-160: it is the same join, and its member has said something else since."""
     cluster = incremental_shard(12)
-    a, _ = joined(cluster, "a", "b")
+    a = NumberedMember(cluster, "a")
+    a.weight = 2
+    a.join()
     told(a, 5)
     records = len(cluster.log)
     a.join(again=True)
     assert incremental_of(cluster).members["a"].told.weight == 5
     assert len(cluster.log) == records
+
+
+def full(member: NumberedMember, weight: int, *topics: str) -> ConsumerGroupHeartbeatRequest:
+    """A heartbeat in which a member says everything of itself."""
+    request = member.request(member.epoch)
+    request.topics.names.extend(topics)
+    request.weight = weight
+    request.owned.topics.extend(by_topic(member.owned))
+    return request
+
+
+def test_a_late_heartbeat_changes_nothing_of_what_was_said_since() -> None:
+    """INC-164: it names an older version than its member has named since."""
+    cluster = incremental_shard(12)
+    a, b = joined(cluster, "a", "b")
+    late = full(a, 7, "t", "u")
+    a.hear(a.ask(full(a, 3, "t")))
+    settle(a, b)
+    assert a.version > Position.from_proto(late.version)
+    a.beat(a.owned)
+    log = len(cluster.log)
+    assert not a.ask(late).error_code
+    a.join(again=True)
+    member = incremental_of(cluster).members["a"]
+    assert (sorted(member.told.topics), member.told.weight) == (["t"], 3)
+    assert len(cluster.log) == log, "nothing is stored for them"
+    a.hear(a.ask(full(a, 5, "t")))
+    assert incremental_of(cluster).members["a"].told.weight == 5, "a present one counts"
+
+
+def test_who_has_stopped_everything_and_names_no_version_is_not_late() -> None:
+    """INC-164, INC-43."""
+    cluster = incremental_shard(12)
+    a, b = joined(cluster, "a", "b")
+    settle(a, b)
+    a.beat(a.owned)
+    stopped = full(a, 4, "t")
+    stopped.ClearField("version")
+    stopped.ClearField("owned")
+    assert not a.ask(stopped).error_code
+    assert incremental_of(cluster).members["a"].told.weight == 4
 
 
 def test_the_next_process_of_a_static_member_has_its_own_weight() -> None:

@@ -99,6 +99,7 @@ class SettingsChanges:
 
     def _altered(self, group: Group, call: Request) -> None:
         self._conversions.follow(group)
+        self._targets.shorten_pause(group)
         self._answer(group, call)
 
     def _answer(self, group: Group, call: Request) -> None:

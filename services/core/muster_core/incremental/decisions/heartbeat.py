@@ -11,6 +11,7 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatReques
 from muster_core import error_code
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
+from muster_core.incremental.decisions.description import in_order
 from muster_core.incremental.decisions.reconciliation import Report
 from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Surroundings
 from muster_core.incremental.decisions.upkeep import assign_due, remove
@@ -238,7 +239,8 @@ class Turn:
 
     def _told(self, before: Told) -> Told:
         """What the member says now; what is absent is as before (conformance HQ-32)."""
-        request, around = self._request, self._around
+        around = self._around
+        request = self._request if self._joins_anew else in_order(self._request, around.named)
         joins = request.member_epoch == JOIN
         is_same_join = before.is_join(request.member_seq, request.process_id)
         is_same_join = is_same_join and (not joins or request.member_seq == before.member_seq)
@@ -266,16 +268,9 @@ class Turn:
             disconnect_grace_ms=self._granted(request.disconnect_grace_ms, around.grace_ms)
             if wishes
             else before.disconnect_grace_ms,
-            weight=self._weight(before, is_new=wishes),
+            weight=(request.weight or 1) if wishes else request.weight or before.weight,
             client_version=request.client_version if joins else before.client_version,
         )
-
-    def _weight(self, before: Told, *, is_new: bool) -> int:
-        """What the member weighs; a join that comes again is older than what was said since (INC-160)."""
-        said = self._request.weight
-        if is_new:
-            return said or 1
-        return before.weight if self._request.member_epoch == JOIN else said or before.weight
 
     def _granted(self, wish_ms: int, set_ms: int) -> int:
         """A time that counts as long as a numbered join does: what is set for the group, else the wish."""

@@ -44,6 +44,7 @@ class Surroundings:
         session_ms: what is set for the group as session of whoever joins; 0: what that asks for.
         grace_ms: what is set as its disconnect grace.
         may_hold: whether members may hold back moves.
+        named: the newest version that a request of the member has named; nowhere: none did.
     """
 
     topics: Topics
@@ -62,6 +63,7 @@ class Surroundings:
     session_ms: int = 0
     grace_ms: int = 0
     may_hold: bool = True
+    named: Position = NOWHERE
 
 
 class Refused(Exception):

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
+
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.decisions.upkeep import remove
@@ -65,6 +67,17 @@ class Deadlines:
         if timer is None:
             timer = self._sessions[key] = Session(self, group, member_id)
         return timer
+
+    def newest_named(self, group: Group, member_id: str) -> Position:
+        """The newest version that a request of a member has named since the load; nowhere: none did."""
+        session = self._sessions.get((group.group_id, member_id))
+        return NOWHERE if session is None else session.named
+
+    def heard(self, group: Group, request: ConsumerGroupHeartbeatRequest, *, promises: bool) -> None:
+        """A request of a member is answered, or waits for a target; `promises` as in `touch`."""
+        self.touch(group, request.member_id, promises=promises)
+        session = self.session_of(group, request.member_id)
+        session.named = max(session.named, Position.from_proto(request.version))
 
     def beat(self, session: "Session") -> None:
         """A member is alive: nearly always its deadline only moves."""
@@ -268,6 +281,7 @@ class Session(Timer):
             none.
         extended_until_ms: boot time until which it may work because it heard `unsure`; 0: it cannot have, or
             a beat of it named a later acknowledgement.
+        named: the newest version that a request of the member has named.
     """
 
     __slots__ = (
@@ -280,6 +294,7 @@ class Session(Timer):
         "is_suspect",
         "length_ms",
         "member_id",
+        "named",
         "promised_until_ms",
         "stream_id",
     )
@@ -296,6 +311,7 @@ class Session(Timer):
         self.began_ms = 0
         self.promised_until_ms = 0
         self.extended_until_ms = 0
+        self.named: Position = NOWHERE
         self._sure_beat = 0
 
     @property

@@ -362,6 +362,7 @@ class IncrementalHeartbeats:
             session_ms=session_ms_of(group.settings, context.config),
             grace_ms=group.settings.disconnect_grace_ms,
             may_hold=may_hold(group.settings),
+            named=self._deadlines.newest_named(group, request.member_id),
         )
 
     def _check_bounds(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:
@@ -397,7 +398,7 @@ class IncrementalHeartbeats:
     ) -> None:
         assert group.incremental is not None
         member = group.incremental.members[outcome.member_id]
-        self._deadlines.touch(group, member.member_id, promises=call.place is None)
+        self._deadlines.heard(group, request, promises=call.place is None)
         waiting = Waiting(
             call, request, outcome.before, member.joined, member.version, group.incremental.epoch
         )
@@ -454,7 +455,7 @@ class IncrementalHeartbeats:
             return
         assert group.incremental is not None
         member = group.incremental.members[outcome.member_id]
-        self._deadlines.touch(group, member.member_id, promises=call.place is None)
+        self._deadlines.heard(group, request, promises=call.place is None)
         self._streams.attach(call, group, member)
         whole_list = outcome.whole_list
         if request.member_seq:  # "unchanged" is for who knows what it was told last (INC-03)

@@ -62,7 +62,24 @@ class Pauses:
 
     def begin_after_failure(self, group: Group, pause_ms: int) -> None:
         """An assignment could not be computed: the next attempt waits for so long, at least."""
-        self._set(group, max(pause_ms, interval_of(self._context.config, group)), is_adaptive=False)
+        interval_ms = interval_of(self._context.config, group)
+        self._set(group, max(pause_ms, interval_ms), is_adaptive=False, least_ms=pause_ms)
+
+    def shorten(self, group: Group) -> None:
+        """What is set for a group has changed: a pause that runs is not longer than that says (INC-126)."""
+        pause = self._of(group)
+        if pause is None or not pause.is_running:
+            return
+        interval_ms = interval_of(self._context.config, group)
+        is_adaptive = interval_ms == ADAPTIVE
+        if is_adaptive:
+            has_streams = group.incremental is not None and group.incremental.has_stream_members
+            interval_ms = SHORTEST_MS if has_streams else 0
+        length_ms = max(interval_ms, pause.least_ms)
+        if length_ms < pause.length_ms:
+            pause.length_ms, pause.is_adaptive = length_ms, is_adaptive
+            ends_ms = max(pause.began_ms + length_ms, self._context.now.boot_ms)
+            self._context.purgatory.wheel.arm(pause, ends_ms)
 
     def ended(self, pause: "_Pause") -> None:
         """A pause is over, or has been for as long again."""
@@ -80,32 +97,49 @@ class Pauses:
         pause = self._pauses.get(group.group_id)
         return pause if pause is not None and pause.group is group else None
 
-    def _set(self, group: Group, length_ms: int, *, is_adaptive: bool) -> None:
+    def _set(self, group: Group, length_ms: int, *, is_adaptive: bool, least_ms: int = 0) -> None:
         last = self._pauses.pop(group.group_id, None)
         if last is not None:
             self._context.purgatory.wheel.cancel(last)
         if length_ms > 0:
-            pause = self._pauses[group.group_id] = _Pause(self, group, length_ms, is_adaptive=is_adaptive)
+            pause = self._pauses[group.group_id] = _Pause(
+                self, group, length_ms, is_adaptive=is_adaptive, least_ms=least_ms
+            )
             self._arm(pause)
 
     def _arm(self, pause: "_Pause") -> None:
-        self._context.purgatory.wheel.arm(pause, self._context.now.boot_ms + pause.length_ms)
+        pause.began_ms = self._context.now.boot_ms
+        self._context.purgatory.wheel.arm(pause, pause.began_ms + pause.length_ms)
 
 
 class _Pause(Timer):
     """A pause, and after an adaptive one the time in which a change makes the next one longer.
 
-    It keeps no group that was deleted meanwhile (LIM-60).
+    It keeps no group that was deleted meanwhile (LIM-60). After a failure nothing that is set makes it
+    shorter than `least_ms`.
     """
 
-    __slots__ = ("_group", "_group_id", "_pauses", "is_adaptive", "is_running", "length_ms")
+    __slots__ = (
+        "_group",
+        "_group_id",
+        "_pauses",
+        "began_ms",
+        "is_adaptive",
+        "is_running",
+        "least_ms",
+        "length_ms",
+    )
 
-    def __init__(self, pauses: Pauses, group: Group, length_ms: int, *, is_adaptive: bool) -> None:
+    def __init__(
+        self, pauses: Pauses, group: Group, length_ms: int, *, is_adaptive: bool, least_ms: int
+    ) -> None:
         super().__init__()
         self._pauses = pauses
         self._group = ref(group)
         self._group_id = group.group_id
         self.length_ms = length_ms
+        self.least_ms = least_ms
+        self.began_ms = 0
         self.is_adaptive = is_adaptive
         self.is_running = True
 

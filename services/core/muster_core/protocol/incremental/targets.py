@@ -152,6 +152,10 @@ class Targets:
         elif kind == "moves_held" or (kind == "member_removed" and _is_empty(group)):
             self.holds.follow(group)
 
+    def shorten_pause(self, group: Group) -> None:
+        """What is set for the pause of a group may be shorter now."""
+        self._pauses.shorten(group)
+
     def attend_changed(self) -> None:
         """Attends to each group of which the turn has applied records."""
         changed, self._changed = self._changed, {}
