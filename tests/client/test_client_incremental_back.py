@@ -107,7 +107,7 @@ async def test_who_hears_it_as_an_answer_beats_too(
     changing_kind: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INC-183."""
-    monkeypatch.setattr(Callers, "group_changed", lambda _callers, _news: True)
+    monkeypatch.setattr(Callers, "became_classic", lambda _callers, _news: None)
     async with changing_kind as cluster:
         stage = Stage(cluster, cluster.connect())
         one, two = await two_incremental(stage, AUTO)

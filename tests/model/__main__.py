@@ -19,6 +19,8 @@ from model.doubts_cases import HELD as DOUBT_HELD
 from model.doubts_cases import DoubtCase
 from model.explore import Walk, explore
 from model.incremental import cases as incremental
+from model.incremental.case import IncrementalCase
+from model.incremental.dropped import DROPPED as INCREMENTAL_DROPPED
 from model.keeping import SHARED, KeepingModel
 from model.keeping_cases import DROPPED as KEEPING_DROPPED
 from model.keeping_cases import HELD as KEEPING_HELD
@@ -28,7 +30,7 @@ from model.session import SessionModel
 from model.session_cases import DROPPED as SESSION_DROPPED
 from model.session_cases import HELD, RIDDEN, SessionCase
 
-AnyCase = Case | SessionCase | KeepingCase | DoubtCase | incremental.IncrementalCase
+AnyCase = Case | SessionCase | KeepingCase | DoubtCase | IncrementalCase
 
 LIMIT_S = 120.0
 DEEP_LIMIT_S = 3_600.0
@@ -66,7 +68,7 @@ def _walk(case: AnyCase, limit_s: float) -> tuple[Walk, bool]:
             return run_session(case, limit_s)
         case KeepingCase():
             return run_keeping(case, limit_s)
-        case incremental.IncrementalCase():
+        case IncrementalCase():
             return case.walk(limit_s)
         case _:
             return run(case, limit_s)
@@ -78,7 +80,7 @@ def _cases(what: str, *, deep: bool) -> Sequence[AnyCase]:
             *incremental.SPACES,
             *incremental.LARGE,
             *(incremental.DEEP if deep else ()),
-            *incremental.DROPPED,
+            *INCREMENTAL_DROPPED,
         ]
     held = [*SHALLOW, *(DEEP if deep else ()), *HELD, *RIDDEN, *KEEPING_HELD, *DOUBT_HELD]
     return [*held, *DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED, *DOUBT_DROPPED]

@@ -3,7 +3,9 @@
 from dataclasses import fields
 
 import pytest
-from model.incremental.cases import DROPPED, SPACES, IncrementalCase
+from model.incremental.case import IncrementalCase
+from model.incremental.cases import SPACES
+from model.incremental.dropped import DROPPED
 from model.incremental.rules import Rules
 
 

@@ -86,6 +86,18 @@ class Rules:
             was computed for (dropped: for whatever the group is when it comes).
         withheld: a classic assignment gives nobody what another member keeps (GRP-41).
         released_first: a group is converted when nobody works on what the last assignment did not give it.
+        hold_stays: on hold a target takes nothing from who lives.
+        hold_gives: ... and gives out what nobody has.
+        hold_late: so does one that was begun before the hold.
+        hold_bounded: later joins do not make a hold longer than it may last.
+        hold_once: a join that is made again makes it no longer.
+        hold_frees: when it has ended no other begins before the target that moves what was held back.
+        hold_anew: the end of a hold raises the epoch: what was held back moves.
+        hold_start: where nobody was a member, the first join holds nothing back, nor do those after it.
+        hold_stored: the hold is in the log.
+        hold_clock: after a load it lasts no longer than it would have in all, whatever the clock says.
+        hold_empty: it is over when there are no members.
+        hold_operator: an operator's hold, and an operator's "no hold", are apart from that of members.
         instead: with `version` dropped: `present epoch` or `version of the gift`, which do not do either.
     """
 
@@ -156,4 +168,16 @@ class Rules:
     kind_named: bool = True
     withheld: bool = True
     released_first: bool = True
+    hold_stays: bool = True
+    hold_gives: bool = True
+    hold_late: bool = True
+    hold_bounded: bool = True
+    hold_once: bool = True
+    hold_frees: bool = True
+    hold_anew: bool = True
+    hold_start: bool = True
+    hold_stored: bool = True
+    hold_clock: bool = True
+    hold_empty: bool = True
+    hold_operator: bool = True
     instead: str = ""
