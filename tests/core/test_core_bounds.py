@@ -448,3 +448,29 @@ def test_offsets_are_put_in_order_some_at_a_time_and_a_page_waits_for_that() -> 
     assert [(len(page.topics), page.more) for page in found] == [(0, True)] * 3 + [(1, True)]
     assert [entry.partition for entry in found[-1].topics[0].partitions] == list(range(10))
     assert all_offsets(cluster) == [*(("t", number) for number in sorted(numbers)), ("u", 0)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_of_offsets_holds_whatever_goes_comes_back_and_is_put_in_order(seed: int) -> None:
+    source, store = random.Random(seed), OffsetStore()
+    for step in range(60):
+        topic = source.choice("abc")
+        numbers = source.sample(range(200), source.randrange(1, 80))
+        if source.random() < 0.5:
+            for number in numbers:
+                store.put((topic, number), (number, -1, "", step, 0))
+        else:
+            expected = [number for number in numbers if (topic, number) in store.table]
+            assert store.there(topic, numbers) == expected
+            store.remove([common_pb2.TopicPartitions(topic=topic, partitions=numbers)])
+        if source.random() < 0.5:
+            while not store.put_in_order():
+                pass
+            assert list(store.after(None)) == sorted(store.table)
+            begin = (source.choice("abc"), source.randrange(200))
+            assert list(store.after(begin)) == sorted(one for one in store.table if one > begin)
+        named = store.numbers_of(lambda name: name != "c")
+        assert {(name, number) for name, some in named.items() for number in some} == {
+            one for one in store.table if one[0] != "c"
+        }
+        assert sum(map(len, named.values())) == sum(one[0] != "c" for one in store.table)

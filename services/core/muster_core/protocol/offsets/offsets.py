@@ -21,7 +21,7 @@ from muster_core.protocol.incremental.commits import fault_of_fetch
 from muster_core.protocol.offsets.commit_bounds import NOTHING
 from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.responses import IN_QUARANTINE
-from muster_core.protocol.topics.tombstones import offset_tombstones
+from muster_core.protocol.topics.tombstones import offset_tombstones, tombstones_by_topic
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
@@ -125,19 +125,19 @@ class Offsets:
             self._context.refuse(call.call_id, error_code.NON_EMPTY_GROUP, "the group has members")
             return
         response = OffsetDeleteResponse(shard_epoch=self._context.epoch)
-        removed: list[TopicPartition] = []
+        removed: dict[str, list[int]] = {}
         for entry in request.topics:
             is_mark = entry.topic.startswith(PARKED_PREFIX)
             subscribed = group.has_members and not is_mark and group.is_subscribed_to(entry.topic)
             code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
-            outcome = response.topics.add(name=entry.topic)
+            add = response.topics.add(name=entry.topic).partitions.add
             for number in entry.partitions:
-                outcome.partitions.add(partition=number, error_code=code)
-                if not subscribed and group.offsets.get((entry.topic, number)) is not None:
-                    removed.append((entry.topic, number))
+                add(partition=number, error_code=code) if code else add(partition=number)
+            if not subscribed and (there := group.offsets.there(entry.topic, entry.partitions)):
+                removed.setdefault(entry.topic, []).extend(there)
         answer = partial(self._context.reply, call.call_id, response)
         if removed:
-            records = offset_tombstones(self._context, group.group_id, removed, "deleted")
+            records = tombstones_by_topic(self._context, group.group_id, removed, "deleted")
             self._context.append(records, answer, holds=group, calls=[call.call_id])
         else:
             answer()
