@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates, uri
+from muster_runtime.effective import effective
 from muster_runtime.rpc.inside import InternalSettings
 from muster_runtime.rpc.peers import LONGEST_PEER, MOST_PEERS, Name, Peer
 from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
@@ -139,6 +140,14 @@ def test_the_longest_list_of_the_longest_names_is_taken(monkeypatch: pytest.Monk
     names = [f"{number:03}".ljust(LONGEST_PEER, "x") for number in range(MOST_PEERS)]
     monkeypatch.setenv("MUSTER_INTERNAL_PEERS", " , ".join(names))
     assert [peer.pattern for peer in load(InternalSettings).peers] == names
+
+
+def test_peers_are_shown_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_INTERNAL_PEERS", "spiffe://a/b/*, 1000")
+    (shown,) = [one for one in effective([load(InternalSettings)]) if one.name == "MUSTER_INTERNAL_PEERS"]
+    assert shown.value == "spiffe://a/b/*,1000"
+    monkeypatch.setenv("MUSTER_INTERNAL_PEERS", shown.value)
+    assert [peer.pattern for peer in load(InternalSettings).peers] == ["spiffe://a/b/*", "1000"]
 
 
 def test_peers_without_certificates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ def main() -> int:
     if problems:
         return _failed(problems)
     print(f"checked: {', '.join(checks.BEFORE)}")
+    if not asked.no_images and not images.can_be_built():
+        return _failed(["no Docker engine answers: images cannot be built; --no-images makes the rest"])
     started = datetime.now(UTC)
     version = checks.version_of(ROOT)
     folder = ROOT / "build" / "release" / version

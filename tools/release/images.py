@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ def copy_of(tag: str, path: str) -> tarfile.TarFile:
         return tarfile.open(fileobj=io.BytesIO(_docker("cp", f"{container}:{path}", "-")))
     finally:
         _docker("rm", container)
+
+
+def can_be_built() -> bool:
+    """Whether a Docker engine answers."""
+    with suppress(OSError):
+        return not subprocess.run(["docker", "version"], capture_output=True, check=False).returncode
+    return False
 
 
 def _inspect(tag: str) -> Any:

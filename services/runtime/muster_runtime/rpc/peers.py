@@ -44,6 +44,10 @@ class Peer:
 
     pattern: str
 
+    def __str__(self) -> str:
+        """As it is read again."""
+        return self.pattern
+
     def matches(self, names: Sequence[Name]) -> bool:
         """Whether one of the names fits."""
         kind, text, separator = (
