@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
+from kit.waiting import until
 from muster_coordinator.api import calls
 from muster_coordinator.api.calls import LARGE_BYTES, Calls
 from muster_coordinator.loop_share import LoopShare
@@ -107,30 +108,37 @@ async def test_large_requests_begin_one_after_the_other_with_a_rest_between(
     assert happened == ["looked through", "rested", "begun", "rested"] * 5
 
 
+@pytest.mark.parametrize("begins", [True, False], ids=["while it begins", "after that"])
 async def test_a_large_request_whose_caller_goes_away_is_not_answered(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, begins: bool
 ) -> None:
-    ended = asyncio.Event()
+    begun, ended, rested = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stay(*_: Any) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
+    async def rest(_: LoopShare) -> None:
+        if begun.is_set():
+            await rested.wait()
+
     monkeypatch.setattr(Calls, "answer_checked", stay)
+    monkeypatch.setattr(LoopShare, "rest", rest)
     nothing: Any = NoCluster()
     answering = Calls(nothing, nothing, 1 << 20)
-    for turns in (3, 50):  # while it begins, and after that
-        ended.clear()
-        call = asyncio.create_task(answering.answer(large(0), ""))
-        for _ in range(turns):
-            await asyncio.sleep(0.002)
+    call = asyncio.create_task(answering.answer(large(0), ""))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        if not begins:
+            rested.set()
+            await until(lambda: not answering.large_requests.locked())
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        async with asyncio.timeout(60):
-            await ended.wait()
-        assert not answering.large_requests.locked()
+        await ended.wait()
+    assert not answering.large_requests.locked()
 
 
 async def test_a_message_of_many_frames_is_played_in_several_turns(
