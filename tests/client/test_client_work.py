@@ -593,6 +593,23 @@ async def test_what_fails_beside_the_work_ends_the_program_and_leaves_no_partiti
     assert cluster.coordinators[0].requests("LeaveGroup")
 
 
+async def test_who_stops_while_it_reads_what_is_parked_leaves_no_task(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SES-46: the coordinator may never answer, and what is read is for nobody any more."""
+    reads = asyncio.Event()
+
+    async def never(*_: object) -> dict[TopicPartition, muster.Committed]:
+        reads.set()
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(muster.Member, "committed", never)
+    async with fleet(cluster, _async_work):
+        await reads.wait()
+    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "muster-marks"])
+
+
 async def test_a_blocked_event_loop_is_named_with_where_it_stands(
     cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

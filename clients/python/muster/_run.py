@@ -138,7 +138,8 @@ async def arun(
             on_partitions_lost=lost,
             **of_member,
         )
-        runner.park_in(Marks(cluster, member))
+        marks = Marks(cluster, member)
+        runner.park_in(marks)
         runner.count_in(member.metrics)
         names = Names(cluster.topics)
         runner.name_by(names)
@@ -156,6 +157,8 @@ async def arun(
                 except BaseException:
                     member.begin_close("the program was stopped at once")  # when its work has ended
                     raise
+                finally:
+                    marks.close()
                 await member.close("the work failed" if runner.failure else "the program stopped")
     if runner.failure is not None:
         raise runner.failure

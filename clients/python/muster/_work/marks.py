@@ -33,6 +33,7 @@ class Marks:
         self._member = member
         self._wanted: set[TopicPartition] = set()
         self._reading: asyncio.Task[dict[TopicPartition, Committed]] | None = None
+        self._reads: set[asyncio.Task[dict[TopicPartition, Committed]]] = set()
 
     async def of(self, partition: TopicPartition) -> Parked | None:
         """The mark of a partition; None: it is not parked.
@@ -46,9 +47,21 @@ class Marks:
         self._wanted.add(mark)
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="muster-marks")
-            self._reading.add_done_callback(_seen)
+            self._reads.add(self._reading)
+            self._reading.add_done_callback(self._has_read)
         found = (await asyncio.shield(self._reading)).get(mark)
         return None if found is None else decode(mark, found)
+
+    def close(self) -> None:
+        """Reads nothing any more: nobody waits for it (docs/safety.md, SES-46)."""
+        for reading in self._reads:
+            reading.cancel()
+
+    def _has_read(self, reading: "asyncio.Task[dict[TopicPartition, Committed]]") -> None:
+        """Retrieves the exception where everybody who waited was cancelled."""
+        self._reads.discard(reading)
+        if not reading.cancelled():
+            reading.exception()
 
     async def put(self, partition: TopicPartition, token: str, reason: str, version: str) -> bool:
         """Says in the group's log that a partition is parked; returns False where the log does not take that.
@@ -86,9 +99,3 @@ async def until_next_look() -> None:
     """Sleeps until the next look. All look at the same times, so that they read with one call."""
     look_s = LOOK_MS / 1_000
     await asyncio.sleep(look_s - monotonic_s() % look_s)
-
-
-def _seen(reading: "asyncio.Task[dict[TopicPartition, Committed]]") -> None:
-    """Retrieves the exception where everybody who waited was cancelled."""
-    if not reading.cancelled():
-        reading.exception()
