@@ -275,6 +275,22 @@ def test_members_without_joins_hear_what_is_set_with_their_next_heartbeat() -> N
     assert not incremental_of(cluster).members
 
 
+def test_who_is_removed_before_it_hears_of_another_session_was_silent_for_its_own() -> None:
+    """INC-121, M3: the cause says how long it was silent, not what is set by now."""
+    cluster = incremental_shard(4)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=GROUP, member_id="a", member_epoch=0, rebalance_timeout_ms=30_000
+    )
+    request.topics.names.append("t")
+    request.owned.SetInParent()
+    cluster.ask(request)
+    done(cluster, session_timeout_ms=60_000)
+    cluster.advance(SESSION_MS + 1)
+    (removed,) = [record.member_removed for _, record in cluster.log if record.HasField("member_removed")]
+    assert f"{SESSION_MS // 1_000} s" in removed.cause.sentence
+    assert not broken_promises(cluster)
+
+
 @pytest.mark.row("TM-09")
 def test_a_session_outside_of_the_limits_of_now_is_moved_into_them() -> None:
     """INC-121: the limits of a server may change after the group's setting."""

@@ -7,7 +7,7 @@ import pytest
 from core.test_core_group_settings import done
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.lives.incremental_shard import GROUP, NumberedMember, incremental_of, incremental_shard, settle
+from kit.lives.incremental_shard import AWAY, GROUP, NumberedMember, incremental_of, incremental_shard, settle
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualShard
 from kit.logs.core_audit import broken_promises
@@ -311,3 +311,25 @@ def test_a_clock_that_was_set_makes_no_hold_longer_than_it_was() -> None:
     hold = Hold("n", 1_000_000, 1_060_000)
     remaining: Mapping[int, int] = {0: 60_000, 1_000_000: 60_000, 1_030_000: 30_000, 9_000_000: 0}
     assert {wall_ms: hold.remaining_ms(wall_ms) for wall_ms in remaining} == remaining
+
+
+def test_a_hold_lasts_when_another_process_takes_the_place_of_the_only_member() -> None:
+    """INC-172: the group is not without members then, neither for its owner nor for the audit (I10)."""
+    cluster = incremental_shard(12)
+    one = NumberedMember(cluster, "one", instance="i")
+    assert not one.join().error_code
+    one.rollout_hold_ms = HOLD_MS
+    assert not one.join().error_code
+    assert incremental_of(cluster).holds_moves
+    one.leave(AWAY)
+    place = incremental_of(cluster).members["one"].joined
+    two = NumberedMember(cluster, "two", instance="i")
+    assert not two.join(replaces=place).error_code
+    for _ in range(2):
+        assert incremental_of(cluster).holds_moves
+        cluster.advance(HOLD_MS // 2)
+        two.beat(two.owned)
+    assert not incremental_of(cluster).holds_moves
+    assert len(holds(cluster)) == 2
+    check_every_cut([*cluster.log], cluster.config)
+    assert not broken_promises(cluster)

@@ -224,7 +224,7 @@ class Deadlines:
             silence_ms = grace_ms_of(self._context.config, session.group.settings, member)
         else:
             kind = causes.SESSION_EXPIRED
-            silence_ms = self.whole_session_ms(session.group, session.member_id)
+            silence_ms = session.length_ms  # what is set since counts from its next heartbeat on (INC-121)
         return causes.by_member(kind, member, self._context.now.wall_ms, silence_ms)
 
     def revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:

@@ -32,6 +32,7 @@ class Member:
         recorded_process_id: of the join that the log knows.
         join_seq: `member_seq` of its last join.
         recorded_join_seq: number of the join that the log knows.
+        recorded_weight: weight that the join said which the log knows.
         commit_seq: `member_seq` of its last acknowledged commit.
         accepted_commit_seq: the highest `member_seq` of its commits that were sent to the log since the load.
         assignment: what it was given; empty: nothing.
@@ -77,6 +78,7 @@ class Member:
         "recorded",
         "recorded_join_seq",
         "recorded_process_id",
+        "recorded_weight",
         "session_timeout_ms",
         "stream_id",
         "sure_beat",
@@ -98,6 +100,7 @@ class Member:
         self._record: records_pb2.Member | None = None
         self.process_id = b""
         self.recorded_process_id = b""
+        self.recorded_weight = 1
         self.join_seq = 0
         self.recorded_join_seq = 0
         self.commit_seq = 0
@@ -239,6 +242,7 @@ class Member:
     def _note_recorded(self) -> None:
         self.recorded = True
         self.recorded_join_seq, self.recorded_process_id = self.join_seq, self.process_id
+        self.recorded_weight = self.terms.weight or 1
 
     def is_as(self, recorded: records_pb2.Member) -> bool:
         """Whether a record was made of the member as it is; False also when that is not known cheaply."""

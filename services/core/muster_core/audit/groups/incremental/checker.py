@@ -182,6 +182,8 @@ class IncrementalChecker:
         if member is not None:
             check_removal(position, message, member, self._now_ms, self._findings)
             group.remove(message.member_id)
+        if not group.members:  # not while another process takes the only member's place
+            group.hold = None
 
     def _member(
         self, position: Position, group: GroupState, group_id: str, member_id: str, what: str

@@ -116,10 +116,7 @@ def _fault(told: incremental_pb2.IncrementalMember, known: records_pb2.Member) -
         return f"is of join {told.member_seq}, and has made join {known.member_seq}"
     if told.group_instance_id != known.group_instance_id:
         return f"has the static id {told.group_instance_id!r}, and had {known.group_instance_id!r}"
-    is_of_join = (
-        told.member_seq == known.member_seq
-    )  # a later one, which was not stored, may have said another
-    if is_of_join and (told.weight or 1) != (known.weight or 1):
+    if (told.weight or 1) != (known.weight or 1):
         return f"has a weight of {told.weight or 1}, and joined with {known.weight or 1}"
     if known.identity not in ("", told.identity) or known.secret_hash not in (b"", told.secret_hash):
         return "belongs to another identity, or has another secret"

@@ -156,8 +156,6 @@ class GroupState:
             for partition in member.target:
                 self.wanted.pop(partition, None)
             del self.members[member_id]
-        if not self.members:
-            self.hold = None
         return member
 
     def difference(self, group: IncrementalGroup) -> str:

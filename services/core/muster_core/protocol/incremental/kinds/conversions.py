@@ -243,7 +243,7 @@ def _told_by(group: Group, member: Member) -> Told | None:
         can_be_classic=True,
         session_timeout_ms=member.session_timeout_ms,
         disconnect_grace_ms=member.terms.disconnect_grace_ms or member.session_timeout_ms,
-        weight=member.terms.weight or 1,
+        weight=member.recorded_weight,
         client_version=member.terms.client_version,
     )
 
