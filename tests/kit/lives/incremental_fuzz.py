@@ -59,8 +59,8 @@ LENGTH = 220
 
 Log = list[tuple[Position, records_pb2.Record]]
 
-_ROUNDS = 60
-"""Seconds in which a group settles that nothing disturbs; a session is shorter."""
+_ROUNDS = 80
+"""Seconds in which a group settles that nothing disturbs; a session is shorter, the longest one a minute."""
 _QUIET_ROUNDS = 6
 """After so many in which nothing was stored a group that has settled stays as it is: nobody is silent whose
 time could end. One life of eight is played on all the same."""
@@ -148,9 +148,8 @@ class IncrementalShardLife:
 
     def _load(self, log: Log, now_ms: int) -> None:
         """Somebody owns the shard from now on and serves what a log says."""
-        self.cluster = VirtualShard(self._config, log, FEATURES, now_ms=now_ms)
         room = Room(assignors=SERVER_ASSIGNORS, expressions=Re2Expressions(), at_once_max=self._at_once_max)
-        self.cluster.shard.live_in(room)
+        self.cluster = VirtualShard(self._config, log, FEATURES, now_ms=now_ms, room=room)
         self._replay, self._replayed = Shard(0, self._config), 0
         self.cluster.feed(TopicsChanged(frozenset(), catalog=self._catalog))
 

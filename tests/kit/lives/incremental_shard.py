@@ -33,8 +33,7 @@ def incremental_shard(
 ) -> VirtualShard:
     """A shard that serves incremental groups, with topic `t`; they never pause, unless `config` says so."""
     config = config or GroupConfig(incremental_assignment_interval_ms=0)
-    cluster = VirtualShard(config, records, FEATURES, now_ms=now_ms)
-    cluster.shard.live_in(Room(assignors=assignors))
+    cluster = VirtualShard(config, records, FEATURES, now_ms=now_ms, room=Room(assignors=assignors))
     tell_partitions(cluster, partitions, frozenset())
     return cluster
 

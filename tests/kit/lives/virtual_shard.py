@@ -25,6 +25,7 @@ from muster_core.events import (
 )
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.position import Position
+from muster_core.protocol.room import ALONE, Room
 from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
 from muster_core.shard import Shard
 from muster_core.state.group_state import GroupState
@@ -62,6 +63,7 @@ class VirtualShard:
         features: frozenset[Feature] = ALL_FEATURES,
         quarantine: Quarantine = NOBODY,
         now_ms: int = 10_000,
+        room: Room = ALONE,
     ) -> None:
         self.features = features
         self.config = config or GroupConfig()
@@ -82,6 +84,7 @@ class VirtualShard:
         self.deadline_ms: int | None = None
         self.epoch = (self.log[-1][0].epoch if self.log else 0) + 1
         self.shard = Shard(0, self.config, quarantine)
+        self.shard.live_in(room)
         self._last_call_id = 0
         for position, record in self.log:
             self.shard.replay(position, record)
