@@ -358,13 +358,20 @@ async def test_who_holds_moves_back_is_shown(
         group_id="g", state=coordinator_pb2.GROUP_STATE_STABLE, generation=4, type="consumer"
     )
     detail = incremental_pb2.ConsumerGroupDescribeResponse.Group(group_id="g")
-    detail.members.add(member_id="m-1", group_instance_id="i", revocation_remaining_ms=-1)
+    detail.members.add(member_id="m-1", group_instance_id="i", revocation_remaining_ms=-1, weight=3)
     detail.hold.CopyFrom(incremental_pb2.ConsumerGroupDescribeResponse.Hold(**hold))
     a = cluster.coordinators[0]
     a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
     a.script["ConsumerGroupDescribe"].append(incremental_pb2.ConsumerGroupDescribeResponse(groups=[detail]))
     code, out, _ = await cli(cluster, "groups", "describe", "g")
     assert (code, out.splitlines()[-1]) == (0, text)
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
+    a.script["ConsumerGroupDescribe"].append(incremental_pb2.ConsumerGroupDescribeResponse(groups=[detail]))
+    shown = json.loads((await cli(cluster, "groups", "describe", "g", "--output", "json"))[1])["incremental"]
+    assert {name: value for name, value in shown["hold"].items() if value not in ("", "0")} == {
+        name: value if name == "member_id" else str(value) for name, value in hold.items()
+    }
+    assert [member["weight"] for member in shown["members"]] == [3]
 
 
 async def test_what_is_on_its_way_in_an_incremental_group_is_shown(cluster: ScriptedCluster) -> None:
