@@ -5,12 +5,16 @@
 ./x model --deep           the deep spaces as well; takes minutes
 ./x model --traces         also prints how it breaks without each rule
 ./x model --only NAME      only the walks whose name, or dropped rule, contains NAME
+./x model --jobs N         so many walks at a time; as many as there are cores, where it is not given
 """
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from model.cases import DEEP, DROPPED, SHALLOW, Case
 from model.doubts import JUDGED, DoubtModel
@@ -86,6 +90,19 @@ def _cases(what: str, *, deep: bool) -> Sequence[AnyCase]:
     return [*held, *DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED, *DOUBT_DROPPED]
 
 
+def _limited(case: AnyCase) -> tuple[Walk, bool]:
+    return _walk(case, DEEP_LIMIT_S if case in DEEP or case in incremental.DEEP else LIMIT_S)
+
+
+def _walked(cases: Sequence[AnyCase], jobs: int) -> Iterator[tuple[Walk, bool]]:
+    """Walks them in several processes, and gives the outcomes in order."""
+    if jobs <= 1:
+        yield from map(_limited, cases)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(_limited, cases)
+
+
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
@@ -104,6 +121,7 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", metavar="NAME", help="only walks whose name or rule contains it"
     )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="walks at a time")
     options = parser.parse_args()
     cases = [
         case
@@ -114,9 +132,7 @@ def main() -> int:
         parser.error(f"no walk is named {options.only!r}")
     began = time.monotonic()
     states = failed = dropped = 0
-    for case in cases:
-        limit_s = DEEP_LIMIT_S if case in DEEP or case in incremental.DEEP else LIMIT_S
-        walk, good = _walk(case, limit_s)
+    for case, (walk, good) in zip(cases, _walked(cases, options.jobs), strict=True):
         states += walk.states
         failed += not good
         dropped += bool(case.dropped)

@@ -37,7 +37,7 @@ class Walk:
 
     Attributes:
         states: how many different states there are.
-        seconds: how long it took.
+        seconds: how much it computed.
         broken: which invariant does not hold in some state; empty: all do.
         trace: the steps to that state, the shortest way.
         complete: whether every state was seen.
@@ -92,7 +92,7 @@ def explore(
 
     Args:
         model: what is walked.
-        limit_s: the walk is cut off after this time.
+        limit_s: the walk is cut off when it has computed for so long.
         goals: what must stay possible as well.
         circles: what must not go on for ever.
     """
@@ -115,18 +115,18 @@ def _without_collector() -> Iterator[None]:
 def _explored(
     model: Walkable[AnyState], limit_s: float, goals: Sequence[Goal[AnyState]], circles: Sequence[Circle]
 ) -> Walk:
-    began = time.monotonic()
+    began = time.process_time()
     states = [model.canonical(model.initial())]
     numbers = {states[0]: 0}
     came: list[tuple[int, str]] = [(-1, "")]
     children: list[list[int]] = []
 
     def end(broken: str = "", *steps: str, complete: bool = False) -> Walk:
-        return Walk(len(states), time.monotonic() - began, broken, steps, complete)
+        return Walk(len(states), time.process_time() - began, broken, steps, complete)
 
     walked = 0
     while walked < len(states):
-        if time.monotonic() - began > limit_s:
+        if time.process_time() - began > limit_s:
             return end()
         following: list[int] = []
         for label, step in model.steps(states[walked]):
