@@ -4,6 +4,7 @@ import json
 import os
 import runpy
 import shutil
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyarrow.parquet as pq
+from kit.lives import conversion_fuzz, incremental_fuzz
+from kit.lives.incremental_fuzz import IncrementalShardLife
 from kit.lives.incremental_life import IncrementalLife, as_log
 from kit.logs.damaged_catalogs import healthy_catalog
 from kit.logs.drawn_logs import drawn
@@ -24,6 +27,7 @@ from muster_audit.lake.row import columns
 from muster_audit.lake.store import LAKE_MARK, opened
 from muster_audit.lake.tables import ALL
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
+from muster_protos.muster.v1.group_settings_pb2 import GroupSettings
 from muster_server.verify.reader import LogUnreadableError
 
 pytestmark = pytest.mark.spark
@@ -239,8 +243,8 @@ def test_every_column_that_is_added_later_must_have_a_default() -> None:
         name: [field.name for field in fields(row) if field.default is MISSING] for name, row in ALL.items()
     }
     assert {name: len(names) for name, names in required.items()} == {
-        "generations": 20, "members": 14, "assignments": 10, "commits": 7, "topics": 7, "coordinators": 11,
-        "operations": 5,
+        "generations": 20, "members": 14, "assignments": 10, "commits": 7, "settings": 5, "topics": 7,
+        "coordinators": 11, "operations": 5,
     }  # fmt: skip
 
 
@@ -317,6 +321,75 @@ def test_incremental_groups_give_what_a_plain_computation_gives(seed: int, tmp_p
         export(tmp_path / "export", built, upto)
         build(tmp_path / "export", tmp_path / "lake")
     check(tmp_path / "lake", built)
+
+
+LIVES = [
+    *((conversion_fuzz.life, seed) for seed in range(6)),
+    *((incremental_fuzz.life, seed) for seed in range(4)),
+]
+"""Of groups of both kinds in turn, and of incremental ones with weights, holds, streams and expressions."""
+
+
+@pytest.mark.parametrize(("life", "seed"), LIVES)
+def test_groups_of_both_kinds_give_what_a_plain_computation_gives(
+    life: Callable[[int, int], IncrementalShardLife], seed: int, tmp_path: Path
+) -> None:
+    built = as_log(life(seed, 80).cluster)
+    for upto in (len(built.entries) // 3, len(built.entries) // 2, len(built.entries)):
+        export(tmp_path / "export", built, upto)
+        build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", built)
+
+
+def test_a_target_that_moves_more_than_it_must_is_seen(tmp_path: Path) -> None:
+    log = IncrementalLog(healthy())
+    log.subscribe("a")
+    log.raised(1)
+    log.target(1, ("a", (0, 1, 2, 3), ()))
+    log.subscribe("b")
+    log.raised(2)
+    log.target(2, ("a", (), (2, 3)), ("b", (2, 3), ()))
+    log.raised(3)
+    log.target(3, ("a", (3,), (0,)), ("b", (0,), (3,)))
+    log.subscribe("c")
+    log.raised(4)
+    log.target(4, ("b", (), (0, 2)), ("c", (0,), ()))
+    log.removed("a")
+    log.raised(5)
+    log.target(5, ("b", (1,), ()), ("c", (2, 3), ()))
+    for upto in (len(log.built.entries) - 4, None):
+        export(tmp_path / "export", log.built, upto)
+        build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", log.built)
+    found = {
+        row["generation"]: (row["partitions"], row["moves"], row["minimum_moves"])
+        for row in rows_of(tmp_path / "lake", "generations")
+        if row["group_id"] == log.group
+    }
+    assert found == {1: (4, 4, 4), 2: (4, 2, 2), 3: (4, 2, 0), 4: (3, 1, 1), 5: (4, 3, 3)}
+
+
+def test_what_is_set_for_a_group_is_a_row_until_something_else_is(tmp_path: Path) -> None:
+    built = healthy(empty(0, 1))
+    for settings in (
+        GroupSettings(hold=True),
+        GroupSettings(hold=False, convert="auto"),
+        GroupSettings(),
+        GroupSettings(assignment_interval_ms=0),
+    ):
+        altered = records_pb2.GroupSettingsAltered(group_id=built.group, settings=settings)
+        built.add(records_pb2.Record(group_settings_altered=altered, critical=True))
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", built)
+    found = sorted(rows_of(tmp_path / "lake", "settings"), key=lambda row: row["offset"])
+    assert [
+        (row["hold"], row["convert"], row["assignment_interval_ms"], row["ended_by"]) for row in found
+    ] == [
+        (True, None, None, "altered"),
+        (False, "auto", None, "altered"),
+        (None, None, 0, None),
+    ]
 
 
 def test_a_member_of_an_incremental_group_has_the_times_and_the_weight_that_it_said_last(

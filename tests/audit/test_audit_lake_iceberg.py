@@ -202,8 +202,8 @@ def test_tables_of_another_cluster_or_a_later_version_and_unknown_catalogs_are_r
     with pytest.raises(LogUnreadableError, match=f"is of cluster another, not of {CLUSTER}"):
         publish(tmp_path / "lake", "local", "muster")
     assert publish(tmp_path / "lake", "local", "other") == {
-        "generations": 3, "members": 3, "assignments": 4, "commits": 8, "topics": 0, "coordinators": 1,
-        "operations": 0,
+        "generations": 3, "members": 3, "assignments": 4, "commits": 8, "settings": 0, "topics": 0,
+        "coordinators": 1, "operations": 0,
     }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ KEYS = {
     "members": ("group_id", "member_id"),
     "assignments": ("group_id", "topic", "partition", "member_id", "token"),
     "generations": ("group_id", "generation"),
+    "settings": ("group_id",),
     "topics": ("topic", "incarnation"),
 }
 KNOWN = {
@@ -49,6 +50,7 @@ KNOWN = {
         "cause",
         "assigned_at_ms",
     ),
+    "settings": ("convert", "hold", "session_timeout_ms", "assignor"),
     "topics": ("partitions", "zones", "names", "weights"),
 }
 """What a row that began before has of the whole log's row, besides its key and its end."""
@@ -154,5 +156,10 @@ def test_who_has_what_in_an_incremental_group_comes_from_the_snapshot(seed: int,
             for rows in (rows_of(tmp_path / "lake", name), expected(built)[name])
         ]
         assert lasting[0] == lasting[1]
+    targets = [
+        {(row["member_id"], row["target"]) for row in rows if row["to_ms"] is None}
+        for rows in (rows_of(tmp_path / "lake", "members"), expected(built)["members"])
+    ]
+    assert targets[0] == targets[1]
     begun_before = [row for row in rows_of(tmp_path / "lake", "assignments") if row["begun_before"]]
     assert all(row["offset"] <= first + 5 for row in begun_before)

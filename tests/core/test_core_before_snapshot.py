@@ -10,6 +10,7 @@ from kit.logs.forged_members import ONE, generation_with
 from kit.logs.incremental_log import IncrementalLog, with_incremental_group
 from kit.logs.lived_logs import lived
 from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.reverted_log import RevertedLog
 from muster_core.audit.groups.group_checker import GroupChecker
 from muster_core.audit.groups.removal_checker import Catalog, RemovalChecker
 from muster_core.audit.invariants import Findings
@@ -21,7 +22,7 @@ from muster_core.log.snapshot import Covered, parts
 from muster_core.log.topics.topics import StoredTopic, Topics
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 _Named = common_pb2.PartitionNames.Partition
@@ -104,6 +105,26 @@ def _raised(built: LogBuilder) -> None:
     IncrementalLog(with_incremental_group(built)).raised(6)
 
 
+def _set(built: LogBuilder) -> None:
+    altered = records_pb2.GroupSettingsAltered(group_id=built.group)
+    altered.settings.hold = True
+    built.add(records_pb2.Record(critical=True, group_settings_altered=altered))
+
+
+def _held(built: LogBuilder) -> None:
+    log = IncrementalLog(with_incremental_group(built))
+    until_ms = built.now_ms + 60_000
+    log.add(
+        moves_held=incremental_pb2.MovesHeld(
+            group_id=log.group, member_id="a", began_ms=built.now_ms, until_ms=until_ms
+        )
+    )
+
+
+def _reverted(built: LogBuilder) -> None:
+    RevertedLog(built).revert()
+
+
 @pytest.mark.parametrize(
     ("invariant", "make", "change"),
     [
@@ -141,6 +162,11 @@ def _raised(built: LogBuilder) -> None:
         ("G12", _joined, lambda record: setattr(record.member_subscribed.member, "member_id", "g")),
         ("I3", _stepped, lambda record: setattr(record.member_stepped, "epoch", 4)),
         ("I4", _raised, lambda record: setattr(record.epoch_raised, "epoch", 7)),
+        ("G12", _set, lambda record: setattr(record.group_settings_altered.settings, "hold", False)),
+        ("G12", _set, lambda record: record.group_settings_altered.ClearField("settings")),
+        ("I10", _held, lambda record: setattr(record.moves_held, "until_ms", record.moves_held.until_ms + 1)),
+        ("G12", _reverted, lambda record: setattr(record.group_reverted, "generation", 3)),
+        ("G18", _reverted, lambda record: setattr(record.group_reverted.members[0], "identity", "bob")),
     ],
 )
 def test_what_was_forged_before_the_oldest_snapshot_is_found(

@@ -22,7 +22,7 @@ def a_field_of_a_record(target: Target) -> str:
     owner, field, path = target.draw.choice(list(fields(record)))
     change(target.draw, owner, field)
     entries[index][1][b"r"] = record.SerializeToString()
-    _make_right(target, entries, index)
+    make_right(target, entries, index)
     target.rewrite(entries)
     return f"{path[1:]} of {entries[index][0].decode()}, with all hashes"
 
@@ -47,7 +47,7 @@ def a_field_of_a_snapshot(target: Target) -> str:
     upto = target.draw.choice(uptos)
     _forge_snapshot(target, upto, forge)
     entries = target.entries
-    _make_right(target, entries, 0)
+    make_right(target, entries, 0)
     target.rewrite(entries)
     return f"{said[0] if said else 'nothing'} of the snapshot up to {upto.decode()}, with all hashes"
 
@@ -60,7 +60,7 @@ def a_record_less(target: Target) -> str:
     index = target.draw.randrange(1, len(entries) - 1)
     contents = [values for at, (_, values) in enumerate(entries) if at != index]
     moved = [(id_, values) for (id_, _), values in zip(entries[:-1], contents, strict=True)]
-    _make_right(target, moved, index)
+    make_right(target, moved, index)
     target.rewrite(moved)
     return f"entry {index}, the others moved up, with all hashes"
 
@@ -70,7 +70,7 @@ def a_record_over_another(target: Target) -> str:
     entries = target.entries
     one, other = (target.draw.randrange(len(entries)) for _ in range(2))
     entries[other][1][b"r"] = entries[one][1][b"r"]
-    _make_right(target, entries, other)
+    make_right(target, entries, other)
     target.rewrite(entries)
     return f"what {entries[one][0].decode()} says at {entries[other][0].decode()}, with all hashes"
 
@@ -82,7 +82,7 @@ def two_records_exchanged(target: Target) -> str:
     second = min(first + target.draw.choice([1, 1, 2, 5]), len(entries) - 1)
     one, other = entries[first][1], entries[second][1]
     one[b"r"], other[b"r"] = other[b"r"], one[b"r"]
-    _make_right(target, entries, first)
+    make_right(target, entries, first)
     target.rewrite(entries)
     return f"{entries[first][0].decode()} and {entries[second][0].decode()} exchanged, with all hashes"
 
@@ -100,7 +100,7 @@ def all_numbers_of_a_group(target: Target) -> str:
         record = _record(entry)
         if record is not None and _group_of(record) == group and raised(record, group):
             entry[1][b"r"] = record.SerializeToString()
-    _make_right(target, entries, 0)
+    make_right(target, entries, 0)
     target.rewrite(entries)
     return f"all epochs and generations of {group} raised, with all hashes"
 
@@ -121,7 +121,7 @@ def a_name_in_a_part(target: Target) -> str:
         record = _record(entry)
         if record is not None and renamed(record, name, name[::-1]):
             entry[1][b"r"] = record.SerializeToString()
-    _make_right(target, entries, 0)
+    make_right(target, entries, 0)
     target.rewrite(entries)
     return f"{name!r} in {len(some)} of {len(entries)} entries, cut at {cut}, with all hashes"
 
@@ -173,7 +173,7 @@ def _names_in(record: records_pb2.Record | None) -> set[str]:
 # --- all hashes made right
 
 
-def _make_right(target: Target, entries: list[Entry], first: int) -> None:
+def make_right(target: Target, entries: list[Entry], first: int) -> None:
     """Makes the chain whole from an entry on, and with it the markers and snapshots after it."""
     rechain(entries, first)
     for index in range(first + 1, len(entries)):

@@ -13,6 +13,9 @@ from typing import Any
 import redis
 from kit.damage.forging import FORGING
 from kit.damage.keys import ANY, HASHES, STRINGS
+from kit.damage.nodes import NODES
+from kit.damage.snapshots import SNAPSHOTS
+from kit.damage.strange_records import STRANGE
 from kit.damage.streams import STREAMS
 from kit.damage.target import Damage, Entry, Target, place
 from muster_core.audit.anchor import Anchor
@@ -125,8 +128,9 @@ class Stage:
             kinds = {key: first.type(key).decode() for key in keys}
             key = draw.choice([key for key in keys if kinds[key] == "stream" or not forged])
             others = [one for one in keys if kinds[one] == kinds[key]]
-            target = Target([self._nodes[node] for node in nodes], key, draw, others)
-            damage = draw.choice(FORGING if forged else _DAMAGES[kinds[key]])
+            bases = sorted({key.rpartition(b":")[0] for key in keys if key.endswith(b":log")})
+            target = Target([self._nodes[node] for node in nodes], key, draw, others, self._nodes, bases)
+            damage = draw.choice(_FORGED if forged else _damages_of(key, kinds[key]))
             try:
                 said = damage(target)
                 on = f"{key.decode()} on nodes {[n + 1 for n in nodes]}"
@@ -153,7 +157,7 @@ class Stage:
             tally.noted += 1
         elif self._only_an_anchor_tells(target, damage):
             tally.anchored.append(what)
-        elif rule := self._harmless(target, len(target.nodes)):
+        elif rule := self._harmless_of_all(target) if damage in NODES else self._harmless(target):
             tally.harmless[rule] = tally.harmless.get(rule, 0) + 1
         else:
             tally.missed.append(what)
@@ -179,16 +183,24 @@ class Stage:
 
     def _only_an_anchor_tells(self, target: Target, damage: Damage) -> bool:
         """A right log on all nodes, other than the one before: an anchor made of that one has to show it."""
-        if damage not in FORGING or len(target.nodes) < len(self._nodes):
+        if damage not in _FORGED or len(target.nodes) < len(self._nodes):
             return False
         return bool(verify(self._url, anchoring=Anchoring(str(self._anchor))).broken["L12"])
 
-    def _harmless(self, target: Target, damaged: int) -> str:
+    def _harmless_of_all(self, target: Target) -> str:
+        """The rules that say why nothing needs to be found, of each key that is another one."""
+        rules = set[str]()
+        for key in sorted({key for keys in self._whole for key in keys if _is_judged(key)}):
+            pairs = zip(self._nodes, self._whole, strict=True)
+            nodes = [node for node, whole in pairs if node.dump(key) != whole.get(key)]
+            if nodes:
+                rules.add(self._harmless(Target(nodes, key, target.draw, (), self._nodes, target.bases)))
+        return "" if "" in rules else " and ".join(sorted(rules)) or "nothing changed"
+
+    def _harmless(self, target: Target) -> str:
         """The rule of docs/audit.md that says why nothing needs to be found; empty: none does."""
         base, _, name = target.key.rpartition(b":")
-        before = [self._whole[self._nodes.index(node)] for node in target.nodes]
-        now = [node.dump(target.key) for node in target.nodes]
-        if all(one.get(target.key) == dump for one, dump in zip(before, now, strict=True)):
+        if not self._changed():
             return "nothing changed"
         if name in (b"acknowledged", b"exported", b"owners", b"snapshots"):
             return "a hint that says less"
@@ -197,10 +209,24 @@ class Stage:
         if name == b"promise":
             return self._harmless_promise(target, base)
         if b":snapshot:" in target.key:
-            return "a copy of a snapshot that is gone, or fields beside its parts"
+            return self._harmless_in_snapshot(target, name)
         if name == b"log":
-            return self._harmless_in_log(target, base, damaged)
+            return self._harmless_in_log(target, base)
         return ""
+
+    def _harmless_in_snapshot(self, target: Target, upto: bytes) -> str:
+        lists = target.base + b":snapshots"
+        for node in target.nodes:
+            before, after = self._hash(lists, node), node.hgetall(lists)
+            if not after.items() <= before.items():
+                return ""
+            if node.exists(target.key) and before.get(upto):
+                stored, whole = node.hgetall(target.key), self._hash(target.key, node)
+                if any(stored.get(field) != whole[field] for field in whole) or any(
+                    field.isdigit() and field not in whole for field in stored
+                ):
+                    return ""
+        return "a copy of a snapshot that is gone or has no marker, or fields beside its parts"
 
     def _harmless_promise(self, target: Target, base: bytes) -> str:
         for node in target.nodes:
@@ -217,12 +243,12 @@ class Stage:
                 return ""
         return "a promise above the log, or its floor, tag or run"
 
-    def _harmless_in_log(self, target: Target, base: bytes, damaged: int) -> str:
+    def _harmless_in_log(self, target: Target, base: bytes) -> str:
         if all(self._entries(target.key, node) == node.xrange(target.key) for node in target.nodes):
             return "what a server keeps of a stream beside its entries"
         acknowledged = self._acknowledged[base].stream_id
         ends = [node.xrevrange(target.key, count=1) for node in target.nodes]
-        if damaged <= len(self._nodes) // 2 and all(
+        if len(target.nodes) <= len(self._nodes) // 2 and all(
             not end or place(end[0][0]) <= Position.parse(acknowledged) for end in ends
         ):
             return "a node that lags"
@@ -251,6 +277,17 @@ class Stage:
             and any(place(upto).offset >= place(rest[0][0]).offset for upto in listed)
         )
 
+    def _hash(self, key: bytes, node: Any) -> dict[bytes, bytes]:
+        """What a hash was on a node; empty: there was none."""
+        whole = self._whole[self._nodes.index(node)].get(key)
+        if whole is None:
+            return {}
+        node.restore(_SCRATCH, 0, whole, replace=True)
+        try:
+            return dict(node.hgetall(_SCRATCH))
+        finally:
+            node.delete(_SCRATCH)
+
     def _entries(self, key: bytes, node: Any = None) -> list[Entry]:
         """What a node held, or the first one."""
         node = self._nodes[0] if node is None else node
@@ -259,6 +296,12 @@ class Stage:
             return list(node.xrange(_SCRATCH))
         finally:
             node.delete(_SCRATCH)
+
+    def _changed(self) -> bool:
+        return any(
+            {key: node.dump(key) for key in node.keys("muster:*")} != whole
+            for node, whole in zip(self._nodes, self._whole, strict=True)
+        )
 
     def _restore(self) -> None:
         for node, whole in zip(self._nodes, self._whole, strict=True):
@@ -278,15 +321,25 @@ def _is_judged(key: bytes) -> bool:
     )
 
 
+_FORGED = (*FORGING, *STRANGE)
+
 _DAMAGES: dict[str, tuple[Damage, ...]] = {
-    "stream": (*STREAMS, *FORGING, *ANY),
+    "stream": (*STREAMS, *_FORGED, *ANY),
     "hash": (*HASHES, *ANY),
     "string": (*STRINGS, *ANY),
 }
 
 
+def _damages_of(key: bytes, kind: str) -> tuple[Damage, ...]:
+    """What may be done to a key; one time in many something is done to a whole node or log."""
+    of_key = _DAMAGES[kind]
+    if b":snapshot:" in key:
+        of_key = (*of_key, *SNAPSHOTS * 2)
+    return (*of_key, *NODES) if kind == "stream" else of_key
+
+
 def damages() -> Iterator[str]:
     """What is done, in words."""
-    for kind, makes in _DAMAGES.items():
+    for kind, makes in (*_DAMAGES.items(), ("snapshot", SNAPSHOTS), ("node", NODES)):
         for make in dict.fromkeys(makes):
             yield f"{kind}: {make.__name__.strip('_').replace('_', ' ')}"

@@ -1,7 +1,10 @@
 """Damages of streams: entries that are gone, changed, moved, written twice or of another log."""
 
+import hashlib
+
 from kit.damage.target import Damage, Entry, Target, flipped, place
-from muster_core.log.chain import chain_hash
+from muster_core.log.chain import HEAD, chain_hash
+from muster_core.position import Position
 
 
 def _a_bit(target: Target) -> str:
@@ -88,6 +91,63 @@ def _forged(target: Target) -> str:
     return f"entry {index} forged after {other}, with a chain"
 
 
+def _hashed_otherwise(target: Target) -> str:
+    """Hashes entries as nobody does from one on: by another algorithm, without the nonce or the place."""
+    entries = target.entries
+    first = target.draw.randrange(len(entries))
+    how = target.draw.choice(["sha3", "blake2", "sha512", "no nonce", "no place", "not chained"])
+    before = entries[first - 1][1].get(b"h", b"") if first else bytes(32)
+    for id_, fields in entries[first:]:
+        at, nonce, record = HEAD.pack(*place(id_)), fields.get(b"n", b""), fields.get(b"r", b"")
+        parts = {"no nonce": (before, at, record), "no place": (before, nonce, record)}
+        parts["not chained"] = (at, nonce, record)
+        data = b"".join(parts.get(how, (before, at, nonce, record)))
+        named = {"sha3": "sha3_256", "blake2": "blake2s", "sha512": "sha512"}.get(how, "sha256")
+        before = fields[b"h"] = hashlib.new(named, data).digest()[:32]
+    target.rewrite(entries)
+    return f"hashes from {entries[first][0].decode()} on made otherwise: {how}"
+
+
+def _another_epoch(target: Target) -> str:
+    """Moves entries from one on to a later epoch, with or without hashes that fit."""
+    entries = target.entries
+    first, chained = target.draw.randrange(len(entries)), target.draw.random() < 0.5
+    more = target.draw.choice([1, 1, 5, 1_000])
+    moved = [
+        (Position(place(id_).epoch + more, place(id_).offset), fields) for id_, fields in entries[first:]
+    ]
+    entries[first:] = [(at.stream_id.encode(), fields) for at, fields in moved]
+    if chained:
+        rechain(entries, first)
+    target.rewrite(entries)
+    return f"entries from {first} on moved {more} epochs on{', with a chain' if chained else ''}"
+
+
+def _ids_moved(target: Target) -> str:
+    """Leaves out an offset from an entry on, with or without hashes that fit."""
+    entries = target.entries
+    first, chained = target.draw.randrange(len(entries)), target.draw.random() < 0.5
+    entries[first:] = [(place(id_).after(1).stream_id.encode(), fields) for id_, fields in entries[first:]]
+    if chained:
+        rechain(entries, first)
+    target.rewrite(entries)
+    return f"an offset left out before entry {first}{', with a chain' if chained else ''}"
+
+
+def _one_more(target: Target) -> str:
+    """Adds an entry at the end: nothing, nonsense, a record again, or a very long one; chained or not."""
+    entries = target.entries
+    last, fields = entries[-1]
+    record = target.draw.choice([b"", b"\xff\xff", fields.get(b"r", b""), bytes(1 << 20)])
+    more = (place(last).after(1).stream_id.encode(), {b"r": record, b"n": bytes(16), b"h": bytes(32)})
+    entries.append(more)
+    chained = target.draw.random() < 0.5
+    if chained:
+        rechain(entries, len(entries) - 1)
+    target.rewrite(entries)
+    return f"an entry of {len(record)} bytes more{', with a chain' if chained else ''}"
+
+
 def rechain(entries: list[Entry], first: int) -> None:
     """Makes the chain of hashes whole again from an entry on."""
     before = entries[first - 1][1][b"h"] if first else bytes(32)
@@ -124,5 +184,9 @@ STREAMS: tuple[Damage, ...] = (
     _forged,
     _forged,
     _of_another_log,
+    _hashed_otherwise,
+    _another_epoch,
+    _ids_moved,
+    _one_more,
     _what_the_server_keeps,
 )

@@ -19,12 +19,16 @@ class Target:
         key: the key.
         draw: draws what is left open.
         others: keys of the same type on the first of the nodes.
+        every: connections to all nodes.
+        bases: what the keys of each log begin with.
     """
 
     nodes: Sequence[Any]
     key: bytes
     draw: random.Random
     others: Sequence[bytes] = ()
+    every: Sequence[Any] = ()
+    bases: Sequence[bytes] = ()
 
     @property
     def base(self) -> bytes:

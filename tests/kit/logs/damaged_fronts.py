@@ -10,6 +10,7 @@ from kit.logs.log_builder import LogBuilder
 from kit.logs.marked_logs import MARKED, Change, Hurt, as_it_is, marked, trimmed
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Member
+from muster_core.position import Position
 from muster_core.shard import Shard
 
 
@@ -98,6 +99,17 @@ def _target_ahead(state: Shard) -> None:
     group.target_epoch = group.epoch + 1
 
 
+def _owners_ahead(state: Shard) -> None:
+    next(iter(state.groups.values())).owners = {("t", 0): ("z", Position(9, 900))}
+
+
+def _held_ahead(state: Shard) -> None:
+    group = _incremental(state)
+    member = group.members["a"]
+    held = {partition: one._replace(token=Position(9, 900)) for partition, one in member.held.items()}
+    group.put(replace(member, held=held))
+
+
 def _front(
     name: str,
     invariant: str,
@@ -121,6 +133,7 @@ _CLASSIC: dict[str, tuple[str, Change, int]] = {
     "another offset than before the oldest snapshot": ("O2", _another_offset, 1),
     "a member less than before the oldest snapshot": ("G12", _no_member, 1),
     "a group less than before the oldest snapshot": ("G12", _no_group, 0),
+    "a token from after the end of the oldest snapshot": ("G13", _owners_ahead, 1),
 }
 
 _INCREMENTAL: dict[str, tuple[str, Change]] = {
@@ -137,6 +150,7 @@ _STORED: dict[str, tuple[str, Change]] = {
     "a target beyond the epoch in the oldest snapshot": ("I4", _target_ahead),
     "a target for two in the oldest snapshot": ("I5", _wanted_twice),
     "a dynamic member that is away in the oldest snapshot": ("I6", _away),
+    "a token from after its end in the oldest snapshot": ("I7", _held_ahead),
 }
 
 FORGED_FRONTS = (

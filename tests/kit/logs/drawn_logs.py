@@ -73,6 +73,7 @@ class DrawnLog:
         events = (
             (self._rebalance, 10), (self._leave_in_the_middle, 2), (self._replace, 4), (self._empty, 1),
             (self._delete, 1), (self._expire, 2), (self._change_owner, 1), (self._delete_topic, 1),
+            (self._alter_settings, 1),
         )  # fmt: skip
         actions, weights = [action for action, _ in events], [weight for _, weight in events]
         while True:
@@ -235,6 +236,14 @@ class DrawnLog:
             )
             group.generation, group.stable = 0, False
             yield from self._put(group_tombstone=gone)
+
+    def _alter_settings(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
+        altered = records_pb2.GroupSettingsAltered(group_id=group.group_id)
+        if self._draw.random() < 0.7:  # else nothing is set any more
+            altered.settings.convert = self._draw.choice(["never", "auto"])
+            altered.settings.hold = self._draw.random() < 0.5
+            altered.settings.session_timeout_ms = self._draw.randint(6_000, 60_000)
+        yield from self._put(group_settings_altered=altered, critical=True)
 
     def _expire(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
         gone = records_pb2.OffsetTombstone(group_id=group.group_id, reason="expired")

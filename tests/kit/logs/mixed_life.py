@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Literal
 
 import muster
 from kit.waiting import until
 
 GROUPS = 3
+CHANGING = "changing"
 NUMBERED, NAMED, AGAIN = "numbered", "named", "again"
 PARTITIONS = 6
 _TOPICS = (NUMBERED, NAMED, AGAIN)
@@ -59,10 +61,47 @@ class MixedLife:
                 await member.close("enough")
             if self._round % 2 == 0:
                 await self._client.remove_member(f"incremental-{number}", static, "it does not come back")
+        await self._change_kinds()
         await self._change_topics()
         for member in self._lasting:
             await until(partial(_sees_topics, member), "the topics are as they were")
         await _commit(self._lasting)
+
+    async def _change_kinds(self) -> None:
+        """A group that is set and works is incremental, classic again, and incremental once more."""
+        await self._client.alter_group_settings(
+            CHANGING, {"convert": "never", "assignment_interval_ms": 0, "hold": self._round % 2 == 0}
+        )
+        members = [
+            muster.Member(
+                self._client,
+                group_id=CHANGING,
+                topics=(NUMBERED, AGAIN),
+                group_instance_id="changing-static" if weight > 1 else "",
+                weight=weight,
+                rollout_hold_ms=1_000,
+                protocol="auto",
+            )
+            for weight in (1, 3)
+        ]
+        for member in members:
+            await member.start()
+        for member in members:
+            await until(partial(_has_work, member), f"{CHANGING} shares its work")
+        await _commit(members)
+        for kind in ("incremental", "classic", "incremental"):
+            await until(partial(self._is_of, kind), f"{CHANGING} becomes {kind}")
+            await _commit(members)
+        await self._client.alter_group_settings(CHANGING, {}, ["assignment_interval_ms"])
+        for member in members:
+            await member.close("enough")
+        await self._client.remove_member(CHANGING, "changing-static", "it does not come back")
+
+    async def _is_of(self, kind: Literal["classic", "incremental"]) -> bool:
+        """Asks for a kind; whether the group is of it."""
+        with suppress(muster.GroupError):  # while it rebalances
+            return not await self._client.convert_group(CHANGING, kind)
+        return False
 
     async def _change_topics(self) -> None:
         """Partitions of one topic come and go, with what is committed in one; another topic is made again."""

@@ -1,35 +1,31 @@
-"""The lake's rows of incremental groups computed again, by what the core's replay has around each record."""
+"""The lake's rows of groups that are or were incremental, computed again by the core's replay of each record.
 
+Such a group may have been classic before and be classic again, with its members and what they have.
+"""
+
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import permutations
+from typing import Any
 
+from kit.logs.plain_reads import Read, TopicPartition, begun, cause_of, group_id_of
 from muster_core.config import GroupConfig
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
-from muster_protos.muster.v1 import common_pb2
-
-if TYPE_CHECKING:
-    from kit.logs.plain_tables import Read
+from muster_core.state.group import Group
 
 ENDS_A_GENERATION = ("generation_started", "epoch_raised", "group_tombstone")
+_MAKES_INCREMENTAL = ("member_subscribed", "epoch_raised", "group_converted")
 Row = dict[str, Any]
-_Partition = tuple[str, int]
-_Held = dict[_Partition, tuple[str, Position, bool]]
-"""Partition → who has it, by which token, and whether it was taken."""
+LASTS: Row = {"to_ms": None, "ended_by": None}
 
 
-def _begun(read: "Read", **values: Any) -> Row:
-    place = {"epoch": read.position.epoch, "offset": read.position.offset, "from_ms": read.at_ms}
-    return {**place, "begun_before": False, "to_ms": None, "ended_by": None, **values}
+def groups_of(reads: Sequence[Read]) -> frozenset[str]:
+    """The groups that this module is about."""
+    return frozenset(group_id_of(read) for read in reads if read.kind in _MAKES_INCREMENTAL)
 
 
-def _cause(cause: common_pb2.RebalanceCause) -> str:
-    name = common_pb2.RebalanceCauseKind.Name(cause.kind)
-    return name.removeprefix("REBALANCE_CAUSE_KIND_").lower().replace("_", " ")
-
-
-def _states(reads: Sequence["Read"]) -> Iterator[tuple["Read", Shard]]:
+def states(reads: Sequence[Read]) -> Iterator[tuple[Read, Shard]]:
     """Each record with the state after it."""
     shard = Shard(0, GroupConfig())
     for read in reads:
@@ -37,149 +33,96 @@ def _states(reads: Sequence["Read"]) -> Iterator[tuple["Read", Shard]]:
         yield read, shard
 
 
-def _group(shard: Shard, group_id: str) -> IncrementalGroup:
+def _incremental(shard: Shard, group_id: str) -> IncrementalGroup | None:
     group = shard.groups.get(group_id)
-    return IncrementalGroup() if group is None or group.incremental is None else group.incremental
+    return None if group is None else group.incremental
 
 
-def _group_id(read: "Read") -> str:
-    return str(getattr(read.message, "group_id", "")) if read.kind else ""
+# --- members
 
 
-def _held(group: IncrementalGroup) -> _Held:
-    return {
-        partition: (member_id, since.token, since.taken != NOWHERE)
-        for member_id, member in group.members.items()
-        for partition, since in member.held.items()
-    }
-
-
-def assignments(reads: Sequence["Read"]) -> list[Row]:
-    """Each partition that a member had under one token; `_open`: a later record may still change the row."""
-    rows: list[Row] = []
-    held: dict[str, _Held] = {}
-    last: dict[tuple[str, _Partition], Row] = {}
-    for read, shard in _states(reads):
-        group_id = _group_id(read)
-        before, after = held.get(group_id, {}), _held(_group(shard, group_id))
-        held[group_id] = after
-        for partition in before.keys() | after.keys():
-            had, has = before.get(partition), after.get(partition)
-            row = last.get((group_id, partition))
-            if had is not None and row is not None and (has is None or had[:2] != has[:2]):
-                _end(row, read.at_ms, _why(read, had[0]))
-            if has is not None and (had is None or had[:2] != has[:2]):
-                if row is not None:
-                    _settle(row, read.at_ms)
-                row = last[group_id, partition] = _new(read, group_id, partition, has, row)
-                rows.append(row)
-            elif had is not None and has is not None and has[2] and not had[2] and row is not None:
-                row["taken_ms"] = read.at_ms
-        _settle_by_others(read, last)
-    return rows
-
-
-def _new(
-    read: "Read", group_id: str, partition: _Partition, has: tuple[str, Position, bool], before: Row | None
-) -> Row:
-    stepped = read.kind == "member_stepped"
-    return _begun(
-        read,
-        group_id=group_id,
-        topic=partition[0],
-        partition=partition[1],
-        member_id=has[0],
-        token=has[1].token,
-        generation=read.message.epoch if stepped else before["generation"] if before else None,
-        settled_ms=None,
-        taken_ms=None,
-        _open=True,
-    )
-
-
-def _end(row: Row, at_ms: int, by: str) -> None:
-    if row["to_ms"] is None:
-        row["to_ms"], row["ended_by"] = at_ms, by
-
-
-def _settle(row: Row, at_ms: int) -> None:
-    row["settled_ms"], row["_open"] = at_ms, False
-
-
-def _why(read: "Read", member_id: str) -> str:
-    if read.kind == "member_removed":
-        return _cause(read.message.cause)
-    by = {
-        "member_stepped": "given up",
-        "member_went_away": "went away",
-        "member_subscribed": "rejoined",
-        "instance_moved": "static replaced",
-        "group_tombstone": "group gone",
-    }
-    assert read.kind in by, (read.kind, member_id)
-    return by[read.kind]
-
-
-def _settle_by_others(read: "Read", last: dict[tuple[str, _Partition], Row]) -> None:
-    """What the group's end and a classic assignment settle."""
-    if read.kind in ("group_tombstone", "assignment_committed"):
-        for key in [key for key in last if key[0] == _group_id(read)]:
-            row = last.pop(key)
-            _end(row, read.at_ms, "group gone" if read.kind == "group_tombstone" else "reassigned")
-            _settle(row, read.at_ms)
-
-
-def members(reads: Sequence["Read"]) -> list[Row]:
-    """Who the replay has in incremental groups; a new process under the same id is another row."""
-    rows: list[Row] = []
+def members(reads: Sequence[Read]) -> list[Row]:
+    """Who the replay has in these groups; a new process under the same id is another row."""
+    groups, rows = groups_of(reads), list[Row]()
     open_: dict[tuple[str, str], Row] = {}
-    for read, shard in _states(reads):
-        group_id = _group_id(read)
-        group = _group(shard, group_id)
+    for read, shard in states(reads):
+        group_id = group_id_of(read)
+        if group_id not in groups:
+            continue
+        group = shard.groups.get(group_id)
+        present = {} if group is None else _present(group)
         moved = read.message.member.member_id if read.kind == "instance_moved" else ""
         for key in [key for key in open_ if key[0] == group_id]:
-            if key[1] not in group.members or key[1] == moved:
+            if key[1] not in present or key[1] == moved:
                 row = open_.pop(key)
-                _end(row, read.at_ms, _why(read, key[1]))
-                if read.kind == "member_removed":
+                row["to_ms"], row["ended_by"] = read.at_ms, _why_gone(read)
+                if read.kind in ("member_removed", "member_left"):
                     row["reason"] = read.message.cause.reason
-        for member_id, member in group.members.items():
-            told = member.told
+        for member_id, said in present.items():
             if (group_id, member_id) not in open_:
-                row = open_[group_id, member_id] = _begun(
-                    read,
-                    group_id=group_id,
-                    member_id=member_id,
-                    group_instance_id=told.group_instance_id,
-                    client_id=told.client_id,
-                    host=told.host,
-                    rebalance_timeout_ms=told.rebalance_timeout_ms,
-                    first_generation=0,
-                    last_generation=0,
-                    reason="",
-                    client_version="",
-                )
+                first = {"first_generation": 0, "last_generation": 0, "reason": ""}
+                row = begun(read, **LASTS, group_id=group_id, member_id=member_id, **said, **first)
+                open_[group_id, member_id] = row
                 rows.append(row)
             row = open_[group_id, member_id]
-            row |= {"identity": told.identity, "secret_hash": told.secret_hash.hex()}
-            row["session_timeout_ms"] = told.session_timeout_ms
-            row["disconnect_grace_ms"] = told.disconnect_grace_ms
-            row["weight"], row["client_version"] = told.weight, told.client_version
-            if read.kind == "epoch_raised":
-                row["first_generation"] = row["first_generation"] or group.epoch
-                row["last_generation"] = group.epoch
+            row |= {name: said[name] for name in _TOLD_ANEW}
+            if said["target"] is not None or read.kind == "group_reverted":
+                row |= {name: said[name] for name in _TIMES}
+            number = _number(read)
+            if number:
+                row["first_generation"] = row["first_generation"] or number
+                row["last_generation"] = number
     return rows
 
 
-def generations(reads: Sequence["Read"]) -> list[Row]:
+_TOLD_ANEW = ("client_version", "identity", "secret_hash", "weight", "target")
+_TIMES = ("session_timeout_ms", "disconnect_grace_ms")
+_SAID = ("group_instance_id", "client_id", "host", "rebalance_timeout_ms", *_TIMES)
+
+
+def _present(group: Group) -> dict[str, Row]:
+    """What members of a group said."""
+    if group.incremental is None:
+        records = [member.to_record() for member in group.members.values()]
+        return {one.member_id: _said(one) | {"target": None} for one in records}
+    return {
+        member_id: _said(member.told.to_record()) | {"target": len(member.target)}
+        for member_id, member in group.incremental.members.items()
+    }
+
+
+def _said(record: Any) -> Row:
+    told = {name: getattr(record, name) for name in (*_SAID, "client_version", "identity")}
+    return told | {"secret_hash": record.secret_hash.hex(), "weight": record.weight or 1}
+
+
+def _number(read: Read) -> int:
+    """The generation or epoch that a record begins, or that a new process comes in; 0: none."""
+    if read.kind in ("generation_started", "member_replaced"):
+        return int(read.message.generation)
+    return int(read.message.epoch) if read.kind == "epoch_raised" else 0
+
+
+def _why_gone(read: Read) -> str:
+    if read.kind in ("member_removed", "member_left"):
+        return cause_of(read.message.cause)
+    by = {"instance_moved": "static replaced", "member_replaced": "static replaced"}
+    return by.get(read.kind, "group gone" if read.kind == "group_tombstone" else "not rejoined")
+
+
+# --- epochs
+
+
+def generations(reads: Sequence[Read]) -> list[Row]:
     """Each epoch with the next one, and its target, of the same group."""
     rows: list[Row] = []
     people = members(reads)
-    for begin, (read, shard) in enumerate(_states(reads)):
+    targets = list(_targets(reads))
+    for begin, (read, shard) in enumerate(states(reads)):
         if read.kind != "epoch_raised":
             continue
         message = read.message
-        later = [one for one in reads[begin + 1 :] if _group_id(one) == message.group_id]
+        later = [one for one in reads[begin + 1 :] if group_id_of(one) == message.group_id]
         end = next((one for one in later if one.kind in ENDS_A_GENERATION), None)
         during = later[: later.index(end)] if end is not None else later
         here = {
@@ -187,20 +130,22 @@ def generations(reads: Sequence["Read"]) -> list[Row]:
             for row in people
             if row["group_id"] == message.group_id and (row["epoch"], row["offset"]) < read.position
         }
-        present = _group(shard, message.group_id).members
-        joined = [one for one in present if here[one]["first_generation"] == message.epoch]
-        row = _begun(
+        group = _incremental(shard, message.group_id)
+        assert group is not None
+        joined = [one for one in group.members if here[one]["first_generation"] == message.epoch]
+        row = begun(
             read,
+            **LASTS,
             group_id=message.group_id,
             generation=message.epoch,
             protocol_type="incremental",
             protocol_name="",
             leader="",
             server_assignor="",
-            members=len(present),
+            members=len(group.members),
             joined=len(joined),
             missing=0,
-            cause=_cause(message.cause),
+            cause=cause_of(message.cause),
             cause_member_id=message.cause.member_id,
             cause_host=message.cause.host,
             cause_reason=message.cause.reason,
@@ -215,12 +160,46 @@ def generations(reads: Sequence["Read"]) -> list[Row]:
             claimed=None,
         )
         if end is not None:
-            _end(row, end.at_ms, "group gone" if end.kind == "group_tombstone" else "next generation")
-        for one in during:
-            if one.kind == "target_assigned" and one.message.epoch == message.epoch:
-                gets = [entry for change in one.message.changes for entry in change.gets]
-                row["moves"] = sum(len(entry.partitions) for entry in gets)
+            row["to_ms"] = end.at_ms
+            row["ended_by"] = "group gone" if end.kind == "group_tombstone" else "next generation"
+        for one, moves in targets:
+            if one in during and one.message.epoch == message.epoch:
+                row |= moves
                 row["server_assignor"] = one.message.server_assignor
                 row |= {"assigned_at_ms": one.at_ms, "assigned_offset": one.position.offset}
         rows.append(row)
     return rows
+
+
+def _targets(reads: Sequence[Read]) -> Iterator[tuple[Read, Row]]:
+    """Each target with what it moved."""
+    wanted: dict[str, dict[TopicPartition, str]] = {}
+    for read, shard in states(reads):
+        group_id = group_id_of(read)
+        group = _incremental(shard, group_id)
+        after = {} if group is None else _wanted(group)
+        if read.kind == "target_assigned":
+            yield read, moved(wanted.get(group_id, {}), after)
+        wanted[group_id] = after
+
+
+def _wanted(group: IncrementalGroup) -> dict[TopicPartition, str]:
+    return {
+        partition: member_id for member_id, member in group.members.items() for partition in member.target
+    }
+
+
+def moved(before: dict[TopicPartition, str], given: dict[TopicPartition, str]) -> Row:
+    """What moved, and the fewest moves, by trying every way to hand out the shares."""
+    moves = sum(before.get(partition) != member_id for partition, member_id in given.items())
+    shares = Counter(given.values())
+    had = Counter(before[partition] for partition in given if before.get(partition) in shares)
+    ids = list(shares)
+    most = max(
+        (
+            sum(min(had[member_id], size) for member_id, size in zip(ids, sizes, strict=True))
+            for sizes in set(permutations(shares.values()))
+        ),
+        default=0,
+    )
+    return {"partitions": len(given), "moves": moves, "minimum_moves": len(given) - most}

@@ -4,14 +4,11 @@ An interval is found by looking at the records that follow the one it begins wit
 which topics there are, is what the core's own replay says.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import permutations
 from typing import Any
 
-from kit.logs import plain_incremental
+from kit.logs import plain_incremental, plain_ownerships
+from kit.logs.plain_reads import Read, TopicPartition, begun, cause_of, group_id_of, held_on
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry
 from muster_core.log.topics.topics import StoredTopic, Topics
@@ -19,42 +16,10 @@ from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1.group_settings_pb2 import GroupSettings
 
 Table = list[dict[str, Any]]
 _Named = common_pb2.PartitionNames.Partition
-_Partition = tuple[str, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Read:
-    """An entry of a log, decoded."""
-
-    position: Position
-    kind: str
-    record: records_pb2.Record
-
-    @property
-    def at_ms(self) -> int:
-        return self.record.written_at_ms
-
-    @cached_property
-    def message(self) -> Any:
-        return getattr(self.record, self.kind)
-
-    @cached_property
-    def given(self) -> dict[_Partition, tuple[str, Position]]:
-        """Of an assignment: who was given each partition, and with which token."""
-        given = {}
-        for row in self.message.members:
-            assignment = _parsed(common_pb2.Assignment, row.assignment)
-            if assignment is None:
-                continue
-            kept = {(one.topic, one.partition): Position.from_proto(one.position) for one in row.kept_tokens}
-            for one in assignment.partitions:
-                for number in one.partitions:
-                    token = kept.get((one.topic, number), self.position)
-                    given[one.topic, number] = row.member_id, token
-        return given
 
 
 def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> dict[str, Table]:
@@ -63,10 +28,13 @@ def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> di
     for entry in entries:
         record = records_pb2.Record.FromString(entry.record)
         reads.append(Read(entry.position, record.WhichOneof("kind") or "", record))
+    changing = plain_incremental.groups_of(reads)
+    classic = [read for read in reads if group_id_of(read) not in changing]
     found = {
         "generations": generations(reads) + plain_incremental.generations(reads),
-        "members": members(reads) + plain_incremental.members(reads) if not catalog else [],
-        "assignments": [*assignments(reads), *plain_incremental.assignments(reads)],
+        "members": members(classic) + plain_incremental.members(reads) if not catalog else [],
+        "assignments": [*assignments(classic), *plain_ownerships.assignments(reads)],
+        "settings": list(settings(reads)),
         "commits": list(commits(reads)),
         "topics": topics(entries) if catalog else [],
         "coordinators": list(coordinators(reads)),
@@ -80,16 +48,6 @@ def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> di
 
 def _of_group(reads: Sequence[Read], group_id: str) -> list[Read]:
     return [read for read in reads if read.kind and getattr(read.message, "group_id", None) == group_id]
-
-
-def _cause(cause: common_pb2.RebalanceCause) -> str:
-    name = common_pb2.RebalanceCauseKind.Name(cause.kind)
-    return name.removeprefix("REBALANCE_CAUSE_KIND_").lower().replace("_", " ")
-
-
-def _begun(read: Read, **values: Any) -> dict[str, Any]:
-    place = {"epoch": read.position.epoch, "offset": read.position.offset, "from_ms": read.at_ms}
-    return {**place, "begun_before": False, **values}
 
 
 def _ended(at_ms: int | None, by: str | None) -> dict[str, Any]:
@@ -111,7 +69,7 @@ def generations(reads: Sequence[Read]) -> Table:
         assigned = [one for one in during if one.kind == "assignment_committed"][-1:]
         before = _ids_before(reads[:begin], message.group_id)
         ids = {one.member_id for one in message.members}
-        row = _begun(
+        row = begun(
             read,
             group_id=message.group_id,
             generation=message.generation,
@@ -122,7 +80,7 @@ def generations(reads: Sequence[Read]) -> Table:
             members=len(ids),
             joined=len(ids - before),
             missing=len(before - ids),
-            cause=_cause(message.cause),
+            cause=cause_of(message.cause),
             cause_member_id=message.cause.member_id,
             cause_host=message.cause.host,
             cause_reason=message.cause.reason,
@@ -134,7 +92,7 @@ def generations(reads: Sequence[Read]) -> Table:
             partitions=None,
             moves=None,
             minimum_moves=None,
-            claimed=sum(len(_held_on(read, member_id) or ()) for member_id in ids),
+            claimed=sum(len(held_on(read, member_id) or ()) for member_id in ids),
             **_ended(None, None),
         )
         if end is not None:
@@ -158,33 +116,26 @@ def _ids_before(reads: Sequence[Read], group_id: str) -> set[str]:
         elif read.kind == "member_replaced":
             ids.discard(read.message.old_member_id)
             ids.add(read.message.member.member_id)
-        elif read.kind == "group_tombstone":
+        elif read.kind == "group_reverted":
+            ids = {one.member_id for one in read.message.members}
+        elif read.kind in ("group_tombstone", "group_converted"):
             ids = set()
     return ids
 
 
 def _moves(reads: Sequence[Read], assigned: Read) -> dict[str, int]:
-    """What moved, and the fewest moves, by trying every way to hand out the shares."""
+    """What an assignment moved, and the fewest moves."""
     given = {partition: member_id for partition, (member_id, _) in assigned.given.items()}
     before = _last_owners(reads, assigned.message.group_id)
-    moves = sum(before.get(partition) != member_id for partition, member_id in given.items())
-    shares = Counter(given.values())
-    had = Counter(before[partition] for partition in given if before.get(partition) in shares)
-    ids = list(shares)
-    most = max(
-        (
-            sum(min(had[member_id], size) for member_id, size in zip(ids, sizes, strict=True))
-            for sizes in set(permutations(shares.values()))
-        ),
-        default=0,
-    )
-    return {"partitions": len(given), "moves": moves, "minimum_moves": len(given) - most}
+    return plain_incremental.moved(before, given)
 
 
-def _last_owners(reads: Sequence[Read], group_id: str) -> dict[_Partition, str]:
+def _last_owners(reads: Sequence[Read], group_id: str) -> dict[TopicPartition, str]:
     """Who had each partition last, of those that are not gone for good."""
     owners = {}
-    for row in (*assignments(reads), *plain_incremental.assignments(reads)):
+    changing = plain_incremental.groups_of(reads)
+    classic = [read for read in reads if group_id_of(read) not in changing]
+    for row in (*assignments(classic), *plain_ownerships.assignments(reads)):
         if row["group_id"] == group_id and row["_open"]:
             owners[row["topic"], row["partition"]] = row["member_id"]
     return owners
@@ -211,7 +162,7 @@ def members(reads: Sequence[Read]) -> Table:
                     row["reason"] = read.message.cause.reason
             for member_id in has.keys() - had:
                 stored = _stored_member(read, member_id)
-                row = open_[group_id, member_id] = _begun(
+                row = open_[group_id, member_id] = begun(
                     read,
                     group_id=group_id,
                     member_id=member_id,
@@ -233,12 +184,13 @@ def members(reads: Sequence[Read]) -> Table:
                     row["client_version"], row["identity"] = last.client_version, last.identity
                     row["weight"] = last.weight or 1
                     row["secret_hash"] = "".join(f"{byte:02x}" for byte in last.secret_hash)
+                    row["target"] = None
     return rows
 
 
 def _why_gone(read: Read) -> str:
     if read.kind == "member_left":
-        return _cause(read.message.cause)
+        return cause_of(read.message.cause)
     by = {"member_replaced": "static replaced", "group_tombstone": "group gone"}
     return by.get(read.kind, "not rejoined")
 
@@ -252,26 +204,6 @@ def _stored_member(read: Read, member_id: str) -> records_pb2.Member:
 
 
 # --- assignments
-
-
-def _parsed(kind: Any, data: bytes) -> Any:
-    try:
-        message = kind.FromString(data)
-    except Exception:
-        return None
-    return message if message.version == 1 else None
-
-
-def _held_on(read: Read, member_id: str) -> set[_Partition] | None:
-    """What a member says that it still holds; None: it is no part of the generation."""
-    for one in read.message.members:
-        if one.member_id == member_id:
-            metadata = {each.name: each.metadata for each in one.protocols}.get(read.message.protocol_name)
-            said = _parsed(common_pb2.Subscription, metadata) if metadata is not None else None
-            if said is None or not said.keeps_owned:
-                return set()
-            return {(each.topic, number) for each in said.owned_partitions for number in each.partitions}
-    return None
 
 
 def assignments(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
@@ -299,12 +231,12 @@ def assignments(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
 
 
 def _interval(
-    reads: Sequence[Read], begin: int, partition: _Partition, member_id: str, generation: int
+    reads: Sequence[Read], begin: int, partition: TopicPartition, member_id: str, generation: int
 ) -> dict[str, Any]:
     read = reads[begin]
     group_id, token = read.message.group_id, read.position
     ended, settled_ms = _end_of(reads[begin + 1 :], group_id, partition, member_id, token)
-    return _begun(
+    return begun(
         read,
         group_id=group_id,
         topic=partition[0],
@@ -320,7 +252,7 @@ def _interval(
 
 
 def _end_of(
-    later: Iterable[Read], group_id: str, partition: _Partition, member_id: str, token: Position
+    later: Iterable[Read], group_id: str, partition: TopicPartition, member_id: str, token: Position
 ) -> tuple[tuple[int | None, str | None], int | None]:
     """When and by what an ownership ended, and when that could not change any more."""
     ended: tuple[int | None, str | None] = None, None
@@ -344,19 +276,16 @@ def _end_of(
 _FOR_GOOD = ("topic deleted", "group gone", "reassigned", "static replaced")
 
 
-def _ending(read: Read, partition: _Partition, member_id: str) -> str:
+def _ending(read: Read, partition: TopicPartition, member_id: str) -> str:
     """Why a member that has a partition does not have it after a record; empty: it does."""
     kind, message = read.kind, read.message
     if kind == "generation_started":
-        held = _held_on(read, member_id)
+        held = held_on(read, member_id)
         return "not rejoined" if held is None else "" if partition in held else "given up"
     if kind == "member_left":
-        return _cause(message.cause) if message.member_id == member_id else ""
+        return cause_of(message.cause) if message.member_id == member_id else ""
     if kind == "member_replaced":
         return "static replaced" if message.old_member_id == member_id else ""
-    if kind == "member_stepped":
-        given = {(one.topic, number) for one in message.given for number in one.partitions}
-        return "reassigned" if partition in given else ""
     by = {
         "topics_seen": "topic deleted",
         "group_tombstone": "group gone",
@@ -404,6 +333,25 @@ def commits(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
                     }  # fmt: skip
 
 
+# --- settings
+
+
+def settings(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
+    """What each record sets for its group, up to the next one or the end of the group."""
+    names = [field.name for field in GroupSettings.DESCRIPTOR.fields]
+    for begin, read in enumerate(reads):
+        if read.kind != "group_settings_altered" or not read.message.settings.ListFields():
+            continue
+        said = read.message.settings
+        later = _of_group(reads[begin + 1 :], read.message.group_id)
+        end = next((one for one in later if one.kind in ("group_settings_altered", "group_tombstone")), None)
+        ended = _ended(None, None)
+        if end is not None:
+            ended = _ended(end.at_ms, "altered" if end.kind == "group_settings_altered" else "group gone")
+        values = {name: getattr(said, name) if said.HasField(name) else None for name in names}
+        yield begun(read, group_id=read.message.group_id, **values, **ended)
+
+
 # --- the catalog and the owners
 
 
@@ -427,7 +375,7 @@ def topics(entries: Sequence[Entry]) -> Table:
                     why = "weights changed"
                 open_.pop(name).update(_ended(record.written_at_ms, why))
             if new is not None:
-                open_[name] = _begun(
+                open_[name] = begun(
                     Read(entry.position, "", record),
                     topic=name,
                     partitions=new.partitions,
@@ -489,7 +437,7 @@ def coordinators(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
             ended = _ended(handed_over[0], "handed over")
         elif any(one.position.epoch > read.position.epoch for one in reads):
             ended = _ended(last_ms, "taken over")
-        yield _begun(
+        yield begun(
             read,
             owner=read.message.node_id,
             session=read.message.session,

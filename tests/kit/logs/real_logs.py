@@ -34,7 +34,8 @@ class Life(StrEnum):
     FIVE = "five"
     """As whole, on five nodes."""
     MIXED = "mixed"
-    """As whole, with incremental groups, topics that were made again and partitions that were removed."""
+    """As whole, with incremental groups, one of which changes its kind, settings, weights, holds, topics that
+    were made again and partitions that were removed."""
     MIXED_TRIMMED = "mixed and trimmed"
     """The same, trimmed after snapshots that members are in."""
 

@@ -11,6 +11,7 @@ from muster_core.log.topics.topics import Topics
 from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
+from muster_core.state.group_settings import is_any_set
 from muster_core.state.history import GenerationEntry
 from muster_core.state.published import TopicPartition
 from muster_protos.muster.log.v1 import snapshot_pb2
@@ -20,6 +21,7 @@ from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tables.assignments import Assignment, claimed_partitions
 from muster_audit.lake.tables.generations import Generation
 from muster_audit.lake.tables.members import incremental_row, member_row
+from muster_audit.lake.tables.settings import setting_row
 from muster_audit.lake.tables.topics import Topic, names_as_json, weights_as_json, zones_as_json
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import cause_in_words
@@ -67,6 +69,10 @@ def _rows(
 
 
 def _of_group(at: Place, group: Group) -> Iterator[Interval]:
+    if is_any_set(group.settings):
+        setting = setting_row(at, group.group_id, group.settings)
+        setting.begun_before = True
+        yield setting
     if group.incremental is not None:
         yield from _of_incremental(at, group.group_id, group.incremental)
     history = list(group.history)
@@ -109,7 +115,7 @@ def _of_incremental(at: Place, group_id: str, group: IncrementalGroup) -> Iterat
         row = incremental_row(at, group_id, member.told.to_record())
         row.epoch, row.offset = member.joined
         row.first_generation = row.last_generation = group.epoch
-        row.begun_before = True
+        row.target, row.begun_before = len(member.target), True
         yield row
         for (topic, partition), held in member.held.items():
             yield Assignment(

@@ -17,6 +17,7 @@ from muster_audit.lake.tables.coordinators import Coordinators
 from muster_audit.lake.tables.generations import Generations
 from muster_audit.lake.tables.members import Members
 from muster_audit.lake.tables.operations import Operations
+from muster_audit.lake.tables.settings import Settings
 from muster_audit.lake.tables.topics import Topics
 from muster_audit.lake.tracker import Take, Tracker
 
@@ -61,6 +62,7 @@ class Decoder:
             assignments,
             Generations(members, assignments),  # looks at what these two made of a record
             Commits(),
+            Settings(),
             Topics(),
             self._coordinators,
             Operations(),

@@ -19,6 +19,8 @@ DAY_MS = 86_400_000
 
 _INTERMEDIATE = frozenset({"partition_gaps", "commit_steps"})  # as many rows as the tables have
 
+_USED_TWICE = frozenset({"commit_steps"})  # by later views, and dear
+
 Rows = list[dict[str, Any]]
 
 
@@ -114,15 +116,22 @@ def look_into(
 
 def _results(spark: "SparkSession", period: Period) -> dict[str, Rows]:
     """The rows of each view. What a later view uses of them is not computed again."""
+    from pyspark import StorageLevel
+
     columns = "from_ms bigint, to_ms bigint, stall_ms bigint"
     bounds = (period.from_ms, period.to_ms, period.stall_ms)
     spark.createDataFrame([bounds], columns).createOrReplaceTempView("period")
     results: dict[str, Rows] = {}
+    kept = []
     for name, text in views().items():
         found = spark.sql(text)
-        if name not in _INTERMEDIATE:
+        if name in _USED_TWICE:
+            kept.append(found.persist(StorageLevel.DISK_ONLY))
+        elif name not in _INTERMEDIATE:
             table = found.toArrow()
             results[name] = table.to_pylist()
             found = spark.createDataFrame(table, found.schema)
         found.createOrReplaceTempView(name)
+    for found in kept:
+        found.unpersist(blocking=True)
     return results

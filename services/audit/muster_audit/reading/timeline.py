@@ -106,9 +106,11 @@ class Timeline:
     def _generation(self, span: int, message: records_pb2.GenerationStarted) -> None:
         seen, members, kind = self._groups[message.group_id], len(message.members), message.cause.kind
         self._rebalanced(span, seen, kind)
-        self._members[span, kind] += members - seen.members
-        seen.members = members
-        seen.ids.clear()
+        if members != seen.members:
+            self._members[span, kind] += members - seen.members
+            seen.members = members
+        if seen.ids:
+            seen.ids.clear()
 
     def _rebalanced(self, span: int, seen: _Seen, cause: int) -> None:
         seen.rebalances += 1

@@ -13,10 +13,11 @@ from muster_audit.lake.tables.coordinators import Coordinator
 from muster_audit.lake.tables.generations import Generation
 from muster_audit.lake.tables.members import Member
 from muster_audit.lake.tables.operations import Operation
+from muster_audit.lake.tables.settings import Setting
 from muster_audit.lake.tables.topics import Topic
 
 ALL: dict[str, type[Row]] = {
-    row.table: row for row in (Generation, Member, Assignment, Commit, Topic, Coordinator, Operation)
+    row.table: row for row in (Generation, Member, Assignment, Commit, Setting, Topic, Coordinator, Operation)
 }
 """The tables by name."""
 

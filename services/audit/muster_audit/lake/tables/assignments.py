@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Self
 
 from muster_core.position import Position
 from muster_core.state.published import TopicPartition, partitions_in, partitions_of, read_subscription
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 
 from muster_audit.lake.row import Interval, Place, day_of
+from muster_audit.lake.tables.moves import Moves, fewest
 from muster_audit.lake.tracker import Take, Tracker
 from muster_audit.reading.timeline import cause_in_words
 
@@ -58,14 +59,6 @@ class Assignment(Interval):
         """Ends it, unless it has ended, and settles it; returns it."""
         self.settled_ms = at.at_ms
         return self.end(at, by)
-
-
-class Moves(NamedTuple):
-    """What an assignment changed: partitions given, partitions with a new owner, and how few could have."""
-
-    partitions: int
-    moves: int
-    minimum: int
 
 
 class Assignments(Tracker[Assignment]):
@@ -218,6 +211,13 @@ class Assignments(Tracker[Assignment]):
                 row.end(at, "went away")
         yield from ()
 
+    def counts(self, group_id: str) -> dict[str, int]:
+        """How many partitions each member of a group was given."""
+        counts: dict[str, int] = {}
+        for row in self._groups.get(group_id, {}).values():
+            counts[row.member_id] = counts.get(row.member_id, 0) + 1
+        return counts
+
     def _held_by(self, group_id: str, member_id: str) -> list[Assignment]:
         rows = self._groups.get(group_id, {}).values()
         return [row for row in rows if row.member_id == member_id and row.to_ms is None]
@@ -275,10 +275,7 @@ def _given(
 def _moves(
     before: Mapping[TopicPartition, Assignment], given: Mapping[TopicPartition, tuple[str, Position]]
 ) -> Moves:
-    """How many partitions moved, and the fewest that give members shares of the same sizes.
-
-    The members who had most of these partitions would get the largest shares.
-    """
+    """How many partitions moved, and the fewest that could have."""
     shares, had, kept = dict[str, int](), dict[str, int](), 0
     for member_id, _ in given.values():
         shares[member_id] = shares.get(member_id, 0) + 1
@@ -288,5 +285,4 @@ def _moves(
             kept += row.member_id == member_id
             if row.member_id in shares:
                 had[row.member_id] = had.get(row.member_id, 0) + 1
-    sizes = zip(sorted(shares.values(), reverse=True), sorted(had.values(), reverse=True), strict=False)
-    return Moves(len(given), len(given) - kept, len(given) - sum(map(min, sizes)))
+    return Moves(len(given), len(given) - kept, fewest(shares, had))

@@ -10,6 +10,7 @@ from muster_protos.muster.v1 import common_pb2
 from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tables.assignments import Assignments
 from muster_audit.lake.tables.members import Members
+from muster_audit.lake.tables.moves import aimed
 from muster_audit.lake.tracker import Take, Tracker
 from muster_audit.reading.timeline import cause_in_words
 
@@ -48,14 +49,20 @@ class Generation(Interval):
     )
     assigned_offset: Annotated[int | None, "Offset of that record; null: there is none."] = None
     partitions: Annotated[
-        int | None, "How many partitions it gave; null: no assignment, or the group is incremental."
+        int | None,
+        "How many partitions it gave, or the target gives; null: there is none, or an earlier version of the "
+        "lake wrote the row of an incremental group.",
     ] = None
     moves: Annotated[
         int | None,
         "How many of them did not belong to the same member before; of an incremental group, how many its "
         "target gives to other members than the one before.",
     ] = None
-    minimum_moves: Annotated[int | None, "The fewest moves that give shares of the same sizes."] = None
+    minimum_moves: Annotated[
+        int | None,
+        "The fewest moves that give shares of the same sizes, whatever members subscribe to; null: not "
+        "known, as of an incremental group that an earlier version of the lake met.",
+    ] = None
     claimed: Annotated[
         int | None,
         "How many partitions its members said that they still held when they joined; null: not known.",
@@ -85,6 +92,7 @@ class Generations(Tracker[Generation]):
             "group_tombstone": self._group_tombstone,
             "epoch_raised": self._epoch_raised,
             "target_assigned": self._target_assigned,
+            "group_converted": self._converted,
         }
 
     def resume(self, row: Generation) -> None:
@@ -136,16 +144,24 @@ class Generations(Tracker[Generation]):
         before = self._groups.get(message.group_id)
         if before is not None:
             yield before.end(at, "next generation")
-        members = self._members.count(message.group_id)
+        members = len(self._members.of(message.group_id))
         row = self._begun(at, message.group_id, message.epoch, message.cause, members)
         self._groups[message.group_id] = row
 
     def _target_assigned(self, at: Place, message: incremental_pb2.TargetAssigned) -> Iterator[Generation]:
         row = self._groups.get(message.group_id)
+        moves = aimed(self._members.of(message.group_id), message)
         if row is not None and row.generation == message.epoch:
             row.assigned_at_ms, row.assigned_offset = at.at_ms, at.position.offset
             row.server_assignor = message.server_assignor
-            row.moves = sum(len(topic.partitions) for change in message.changes for topic in change.gets)
+            row.partitions, row.moves, row.minimum_moves = moves
+        yield from ()
+
+    def _converted(self, _: Place, message: incremental_pb2.GroupConverted) -> Iterator[Generation]:
+        """The target of each member is what the last assignment gave it."""
+        counts = self._assignments.counts(message.group_id)
+        for member_id, member in self._members.of(message.group_id).items():
+            member.target = counts.get(member_id, 0)
         yield from ()
 
     def _assignment_committed(

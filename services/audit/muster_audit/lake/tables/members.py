@@ -56,6 +56,10 @@ class Member(Interval):
     weight: Annotated[
         int | None, "How much it could do beside the other members of its group, as it said last; from 1."
     ] = None
+    target: Annotated[
+        int | None,
+        "How many partitions the last target of an incremental group gives it; null: the group is classic.",
+    ] = None
 
 
 class Members(Tracker[Member]):
@@ -84,6 +88,7 @@ class Members(Tracker[Member]):
             "epoch_raised": self._epoch_raised,
             "instance_moved": self._instance_moved,
             "member_removed": self._member_left,
+            "group_converted": self._converted,
             "group_reverted": self._reverted,
         }
 
@@ -145,10 +150,20 @@ class Members(Tracker[Member]):
 
     def _instance_moved(self, at: Place, message: incremental_pb2.InstanceMoved) -> Iterator[Member]:
         members, new = self._groups.setdefault(message.group_id, {}), message.member.member_id
+        target = members[message.old_member_id].target if message.old_member_id in members else 0
         ended = [members.pop(one) for one in {message.old_member_id, new} if one in members]
         for row in ended:
             yield row.end(at, "static replaced")
         members[new] = incremental_row(at, message.group_id, message.member)
+        members[new].target = target
+
+    def _converted(self, _: Place, message: incremental_pb2.GroupConverted) -> Iterator[Member]:
+        """From here on members have the times that they asked for."""
+        members = self._groups.get(message.group_id, {})
+        for told in message.members:
+            if (row := members.get(told.member_id)) is not None:
+                _note_told(row, told)
+        yield from ()
 
     def _reverted(self, _: Place, message: records_pb2.GroupReverted) -> Iterator[Member]:
         """From here on members have the times that the record says, as in any classic group."""
@@ -157,11 +172,12 @@ class Members(Tracker[Member]):
             if (row := members.get(one.member_id)) is not None:
                 row.session_timeout_ms = one.session_timeout_ms
                 row.disconnect_grace_ms = one.disconnect_grace_ms
+                row.target = None
         yield from ()
 
-    def count(self, group_id: str) -> int:
-        """How many members a group has."""
-        return len(self._groups.get(group_id, {}))
+    def of(self, group_id: str) -> Mapping[str, Member]:
+        """The members of a group, by id."""
+        return self._groups.get(group_id, {})
 
     def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Member]:
         for row in self._groups.pop(message.group_id, {}).values():
@@ -198,6 +214,7 @@ def incremental_row(at: Place, group_id: str, told: incremental_pb2.IncrementalM
         disconnect_grace_ms=0,
         first_generation=0,
         last_generation=0,
+        target=0,
     )
     _note_told(row, told)
     return row

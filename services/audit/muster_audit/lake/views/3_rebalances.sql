@@ -1,5 +1,5 @@
 -- Generations that were started in the period, by group, cause and UTC day, with what they moved and how long it took
--- from their cause to the assignment. The fewest moves are not known of incremental groups: theirs all count as needed.
+-- from their cause to the assignment. Where the fewest moves are not known, all count as needed.
 SELECT group_id, cause, date_format(timestamp_millis(generations.from_ms), 'yyyy-MM-dd') AS started_day,
        count(*) AS rebalances, coalesce(sum(moves), 0) AS moves,
        coalesce(sum(coalesce(minimum_moves, moves)), 0) AS minimum_moves,

@@ -1,17 +1,20 @@
-"""G12, G18, I4 and O2: what a trimmed log says before its oldest snapshot, against that snapshot."""
+"""G12, G18, I3, I4, I10 and O2: what a trimmed log says before its oldest snapshot, against that snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
+from muster_protos.muster.v1.group_settings_pb2 import GroupSettings
 
 from muster_core.audit.invariants import Findings
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Told
+from muster_core.incremental.rollout import Hold
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.position import Position
 from muster_core.state.group import Group
+from muster_core.state.group_settings import is_any_set
 from muster_core.state.members.member import Member
 from muster_core.state.offsets.offset_store import CommittedValues
 from muster_core.state.published import TopicPartition, partitions_of
@@ -37,6 +40,8 @@ class _Said:
         target_epoch: of its target.
         told: what its members told last; None: it is gone.
         epochs: to which its members were brought.
+        settings: what is set for it.
+        hold: what holds its moves back, or did, alone in a tuple.
     """
 
     gone: bool = False
@@ -47,11 +52,13 @@ class _Said:
     target_epoch: int | None = None
     told: dict[str, Told | None] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
+    settings: GroupSettings | None = None
+    hold: tuple[Hold] | None = None
 
     def is_of_another_kind(self) -> None:
-        """Nothing is known any more but what was committed."""
+        """Nothing is known any more but what was committed, and what is set."""
         self.generation = self.members = self.epoch = self.target_epoch = None
-        self.told, self.epochs = {}, {}
+        self.told, self.epochs, self.hold = {}, {}, None
 
 
 class BeforeSnapshot:
@@ -72,7 +79,7 @@ class BeforeSnapshot:
             "assignment_committed": lambda _, __: None,
             "member_left": _member_left,
             "member_replaced": _member_replaced,
-            "group_settings_altered": lambda _, __: None,
+            "group_settings_altered": _settings_altered,
             "offset_tombstone": _offset_tombstone,
             "member_subscribed": lambda said, message: _told(said, message.member),
             "epoch_raised": _epoch_raised,
@@ -82,7 +89,9 @@ class BeforeSnapshot:
             "instance_moved": _instance_moved,
             "member_removed": _removed,
             "expression_resolved": lambda _, __: None,
+            "moves_held": _held,
             "group_converted": _converted,
+            "group_reverted": _reverted,
         }
 
     def add_run(self, run: RecordRun) -> None:
@@ -141,6 +150,8 @@ def _problems(said: _Said, group: Group | None) -> Iterator[Problem]:
     differing = [partition for partition, values in said.offsets.items() if table.get(partition) != values]
     if differing:
         yield Problem("O2", f"what was committed in {sorted(differing)[:5]}")
+    if said.settings is not None and said.settings != group.settings:
+        yield Problem("G12", "what is set for it")
     if group.incremental is None:
         yield from _of_classic(said, group)
     else:
@@ -149,7 +160,9 @@ def _problems(said: _Said, group: Group | None) -> Iterator[Problem]:
 
 def _makes_it(said: _Said) -> bool:
     """Whether records gave the group something that it has until it is removed."""
-    return any(values is not None for values in said.offsets.values()) or bool(said.members or said.epoch)
+    committed = any(values is not None for values in said.offsets.values())
+    is_set = said.settings is not None and is_any_set(said.settings)
+    return committed or is_set or bool(said.members or said.epoch)
 
 
 def _of_classic(said: _Said, group: Group) -> Iterator[Problem]:
@@ -183,6 +196,8 @@ def _of_incremental(said: _Said, group: IncrementalGroup) -> Iterator[Problem]:
     if said.epoch not in (None, group.epoch) or said.target_epoch not in (None, group.target_epoch):
         text = f"it is in epoch {said.epoch}, its target of epoch {said.target_epoch}"
         yield Problem("I4", f"{text}, and not {group.epoch} and {group.target_epoch}")
+    if said.hold is not None and said.hold != (group.hold,):
+        yield Problem("I10", "what holds its moves back")
     for member_id, told in said.told.items():
         member = group.members.get(member_id)
         if (told is None) != (member is None):
@@ -217,6 +232,10 @@ def _member_replaced(said: _Said, message: records_pb2.MemberReplaced) -> None:
     if said.members is not None:
         said.members.pop(message.old_member_id, None)
         said.members[message.member.member_id] = message.member
+
+
+def _settings_altered(said: _Said, message: records_pb2.GroupSettingsAltered) -> None:
+    said.settings = message.settings
 
 
 def _offset_tombstone(said: _Said, message: records_pb2.OffsetTombstone) -> None:
@@ -272,6 +291,7 @@ def _instance_moved(said: _Said, message: incremental_pb2.InstanceMoved) -> None
 
 def _removed(said: _Said, message: incremental_pb2.MemberRemoved) -> None:
     _begin(said)
+    said.hold = None  # the last member takes it with it
     _forget(said, [message.member_id])
 
 
@@ -279,6 +299,20 @@ def _forget(said: _Said, member_ids: Iterable[str]) -> None:
     for member_id in member_ids:
         said.told[member_id] = None
         said.epochs.pop(member_id, None)
+
+
+def _held(said: _Said, message: incremental_pb2.MovesHeld) -> None:
+    _begin(said)
+    if message.until_ms:
+        said.hold = (Hold(message.member_id, message.began_ms, message.until_ms, message.is_start),)
+    else:
+        said.hold = None if said.epoch is None else (Hold(freed_epoch=said.epoch + 1),)
+
+
+def _reverted(said: _Said, message: records_pb2.GroupReverted) -> None:
+    said.is_of_another_kind()
+    said.generation = message.generation
+    said.members = {row.member_id: row for row in message.members}
 
 
 def _converted(said: _Said, message: incremental_pb2.GroupConverted) -> None:

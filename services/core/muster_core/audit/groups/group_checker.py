@@ -14,7 +14,7 @@ from muster_core.audit.groups.incremental.checker import IncrementalChecker
 from muster_core.audit.groups.incremental.commits import check_commit, check_reverted
 from muster_core.audit.groups.incremental.conversion import converted, reverted
 from muster_core.audit.groups.incremental.state import GroupState
-from muster_core.audit.groups.incremental.stored import check_stored
+from muster_core.audit.groups.incremental.stored import check_stored, check_tokens
 from muster_core.audit.groups.kept_tokens import check_keepers, check_partitions
 from muster_core.audit.groups.record_forms import check_forms
 from muster_core.audit.groups.removal_checker import RemovalChecker
@@ -116,6 +116,7 @@ class GroupChecker:
         self._bindings.begin_with(groups.values())
         for known in groups.values():
             self._check_shard(known.group_id, position)
+            check_tokens(known, position, self._findings)
             if known.incremental is not None:
                 check_stored(known.group_id, known.incremental, position, self._findings)
             group = self._groups[known.group_id] = FollowedGroup(
@@ -125,7 +126,7 @@ class GroupChecker:
                 leader=known.leader,
                 members={
                     member.member_id: FollowedMember(member.to_record(), commit_seq=member.commit_seq)
-                    for member in known.members.values()
+                    for member in (known.members.values() if known.incremental is None else ())
                 },
                 given=dict(known.owners),
                 incremental=None if known.incremental is None else GroupState.of(known.incremental),
@@ -384,28 +385,29 @@ class GroupChecker:
         checked = self._findings.checked
         checked["O3"] += len(rows)
         groups, numbered = self._groups, 0
-        group, member, of_group, of_member = _NO_GROUP, None, None, None
-        for index, row in enumerate(rows, begin):
-            group_id, member_id, generation, seq, written_at_ms = row
+        group, member, of_group, of_member, current = _NO_GROUP, None, None, None, None
+        for index, (group_id, member_id, generation, seq, written_at_ms) in enumerate(rows, begin):
             if member_id != of_member or group_id != of_group:  # a member commits several times in a row
                 of_group, of_member = group_id, member_id
                 group = groups.get(group_id) or self._group(group_id, run.position(index))
-                member = group.members.get(member_id)
-            if group.incremental is not None:
-                place = run.position(index)
-                check_commit(place, row, run.datas[index], group.incremental, self._findings)
-                continue
-            if group.reverted and member is not None:
+                member = group.members.get(member_id)  # an incremental group has none of these
+                current = None if group.reverted else group.generation
+            if member is None or generation != current:
+                row = rows[index - begin]
+                if group.incremental is not None:
+                    place = run.position(index)
+                    check_commit(place, row, run.datas[index], group.incremental, self._findings)
+                    continue
+                if member is None or not group.reverted:
+                    self._odd_commit(run.position(index), row, group, member)
+                    continue
                 if group.given is not None:
                     check_reverted(run.position(index), row, run.datas[index], group.given, self._findings)
-            elif member is None or generation != group.generation:
-                self._odd_commit(run.position(index), row, group, member)
-                continue
             member.heard_ms = written_at_ms
             if seq:
                 numbered += 1
                 if seq <= member.commit_seq:
-                    self._numbered_again(run.position(index), row, member.commit_seq)
+                    self._numbered_again(run.position(index), rows[index - begin], member.commit_seq)
                 member.commit_seq = seq
         checked["O4"] += numbered
 
