@@ -69,9 +69,7 @@ class MixedLife:
 
     async def _change_kinds(self) -> None:
         """A group that is set and works is incremental, classic again, and incremental once more."""
-        await self._client.alter_group_settings(
-            CHANGING, {"convert": "never", "assignment_interval_ms": 0, "hold": self._round % 2 == 0}
-        )
+        await self._client.alter_group_settings(CHANGING, {"convert": "never", "assignment_interval_ms": 0})
         members = [
             muster.Member(
                 self._client,
@@ -88,11 +86,12 @@ class MixedLife:
             await member.start()
         for member in members:
             await until(partial(_has_work, member), f"{CHANGING} shares its work")
+        await self._client.alter_group_settings(CHANGING, {"hold": self._round % 2 == 0})
         await _commit(members)
         for kind in ("incremental", "classic", "incremental"):
             await until(partial(self._is_of, kind), f"{CHANGING} becomes {kind}")
             await _commit(members)
-        await self._client.alter_group_settings(CHANGING, {}, ["assignment_interval_ms"])
+        await self._client.alter_group_settings(CHANGING, {}, ["assignment_interval_ms", "hold"])
         for member in members:
             await member.close("enough")
         await self._client.remove_member(CHANGING, "changing-static", "it does not come back")
