@@ -408,6 +408,7 @@ def cases() -> list[Case]:
         Case("a removal that is in the catalog", CLEAN, _removal_of_a_region(1)),
         Case("a removal that is not in the catalog", "G17", _removal_of_a_region(0)),
         Case("more of the catalog was seen than there is", "L5", _more_of_the_catalog_than_there_is),
+        Case("a topic in the log of a shard", "L10", _a_topic),
         Case("the fields of an entry in another order", "L10", hurt=_with_fields("h", "n", "r")),
         Case("the fields of an entry under other names", "L10", hurt=_with_fields("s", "n", "h")),
         Case("a field of an entry more", "L10", hurt=_with_fields("r", "n", "h", "x")),
@@ -434,6 +435,10 @@ def _progress_of_another_group(built: LogBuilder) -> None:
     message = records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
     message.offsets.add(topic="t", partition=0, offset=5)
     built.add(records_pb2.Record(offset_committed=message))
+
+
+def _a_topic(built: LogBuilder) -> None:
+    built.add(records_pb2.Record(topic_stored=records_pb2.TopicStored(name="orders", partitions=4)))
 
 
 def _removal_of_a_region(number: int) -> Callable[[LogBuilder], None]:

@@ -163,6 +163,14 @@ def _a_feature_enabled_twice(built: LogBuilder) -> None:
     _enable(built, "member-secrets")
 
 
+def _a_group_in_the_catalog(built: LogBuilder) -> None:
+    built.generation(1, "a")
+
+
+def _a_commit_in_the_catalog(built: LogBuilder) -> None:
+    built.commit(1, "a", 1)
+
+
 CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
     f"catalog: {make.__name__.strip('_').replace('_', ' ')}": (invariant, make)
     for invariant, make in (
@@ -185,6 +193,8 @@ CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
         ("C3", _a_node_replaced_that_was_elsewhere),
         ("C3", _a_configuration_out_of_nothing),
         ("C4", _a_feature_enabled_twice),
+        ("L10", _a_group_in_the_catalog),
+        ("L10", _a_commit_in_the_catalog),
     )
 }
 """Name → the promise that must be found broken, and what writes the records."""

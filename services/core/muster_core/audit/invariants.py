@@ -132,11 +132,11 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "L10",
-            "Every record can be decoded and is of a kind that this version knows.",
+            "Every record can be decoded, and is of a kind that this version knows and that its log has.",
             "records",
             Severity.SERIOUS,
             "Each record decoded; one of an unknown kind is broken only where it is marked critical, or "
-            "where it has no kind at all.",
+            "where it has no kind at all. Topics and nodes are in the catalog's log alone, groups never.",
         ),
         Invariant(
             "L11",

@@ -14,11 +14,16 @@ from muster_core.audit.nonces import NonceBook, NonceSet
 from muster_core.config import GroupConfig
 from muster_core.log.chain import BEFORE_GENESIS, HASH_BYTES, NONCE_BYTES, chain_hash, chain_hashes
 from muster_core.log.page import Page
-from muster_core.log.record_run import FollowRun, RecordRun
+from muster_core.log.record_run import COMMIT, FollowRun, RecordRun
 from muster_core.log.replay import Entry
 from muster_core.position import GENESIS, NOWHERE, Position
 
 _OF_THE_LOG = frozenset({"genesis", "claim", "handoff", "snapshot", ""})
+_OF_THE_CATALOG = frozenset(
+    {"topic_stored", "topic_tombstone", "partitions_altered", "node_replaced", "feature_enabled", "restored"}
+)
+_KINDS = frozenset(field.name for field in records_pb2.Record.DESCRIPTOR.oneofs_by_name["kind"].fields)
+_OF_SHARDS = _KINDS - _OF_THE_CATALOG - _OF_THE_LOG
 _BY_ENTRY = ("L1", "L2", "L4", "L6", "L7", "L10")
 
 
@@ -71,6 +76,9 @@ class LogChecker:
         self._hash = BEFORE_GENESIS if anchor is None else anchor[1]
         self._anchored = anchor is not None
         self._cluster = cluster
+        self._foreign = frozenset[str]()
+        if cluster is not None:
+            self._foreign = _OF_SHARDS if shard == cluster.shard_count else _OF_THE_CATALOG
         self._nonces = NonceSet() if nonces is None else nonces
         self._check_groups = groups
         self._follow = follow
@@ -148,7 +156,10 @@ class LogChecker:
 
     def _singles(self, run: RecordRun) -> list[int]:
         """Indexes of the entries that are taken one by one."""
-        singles = [index for index in run.others if run.kinds[index] in _OF_THE_LOG]
+        kinds, foreign = run.kinds, self._foreign
+        singles = [index for index in run.others if kinds[index] in _OF_THE_LOG or kinds[index] in foreign]
+        if COMMIT in foreign and len(run.others) < len(run):
+            singles += [index for index, kind in enumerate(kinds) if kind == COMMIT]
         epoch, first = run.first
         pauses = [place.offset - first for place in self._pauses if place.epoch == epoch]
         return sorted({*singles, *(index for index in pauses if 0 <= index < len(run))})
@@ -217,6 +228,8 @@ class LogChecker:
             problem = "a critical record of a kind that this version does not know"
         elif not kind and not len(UnknownFieldSet(record)):
             problem = "a record of no kind"
+        elif kind in self._foreign:
+            problem = f"a {kind.replace('_', ' ')}, which is no record of this log"
         self.findings.expect("L10", not problem, position, problem)
 
     def _decoded(self, position: Position, data: bytes) -> records_pb2.Record | None:
