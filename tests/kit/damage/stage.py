@@ -247,6 +247,12 @@ class Stage:
         if all(self._entries(target.key, node) == node.xrange(target.key) for node in target.nodes):
             return "what a server keeps of a stream beside its entries"
         acknowledged = self._acknowledged[base].stream_id
+        if all(
+            _upto(self._entries(target.key, node), acknowledged)
+            == _upto(list(node.xrange(target.key)), acknowledged)
+            for node in target.nodes
+        ):
+            return "entries after the acknowledged position"
         ends = [node.xrevrange(target.key, count=1) for node in target.nodes]
         if len(target.nodes) <= len(self._nodes) // 2 and all(
             not end or place(end[0][0]) <= Position.parse(acknowledged) for end in ends
@@ -310,6 +316,11 @@ class Stage:
                     node.delete(key)
                 elif node.dump(key) != whole[key] or node.pttl(key) >= 0:
                     node.restore(key, 0, whole[key], replace=True)
+
+
+def _upto(entries: list[Entry], acknowledged: str) -> list[Entry]:
+    """Those that are acknowledged."""
+    return [entry for entry in entries if place(entry[0]) <= Position.parse(acknowledged)]
 
 
 def _is_judged(key: bytes) -> bool:

@@ -30,13 +30,14 @@ _PROTO = {
     GroupState.DEAD: coordinator_pb2.GROUP_STATE_DEAD,
 }
 
-_PREDECESSORS = {
+PREDECESSORS = {
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
     GroupState.PREPARING_REBALANCE: {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE},
     GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
     GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
     GroupState.DEAD: set(GroupState),
 }
+"""From which states a group may come to one."""
 
 
 class IllegalTransition(Exception):
@@ -45,7 +46,7 @@ class IllegalTransition(Exception):
 
 def can_become(state: GroupState, target: GroupState) -> bool:
     """Whether the move is legal (conformance ST-01 to ST-10)."""
-    return state in _PREDECESSORS[target]
+    return state in PREDECESSORS[target]
 
 
 def check_transition(group_id: str, state: GroupState, target: GroupState) -> None:

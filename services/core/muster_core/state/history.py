@@ -126,7 +126,11 @@ class History(deque[GenerationEntry]):
 
     def remember(self, entry: GenerationEntry) -> None:
         """A generation was begun; the oldest one goes when there are too many."""
-        entry.follow(self[-1] if self else None)
+        before = self[-1] if self else None
+        if before is not None and before.members == entry.members and not entry.moves:  # as `follow` does
+            entry.members = before.members
+        else:
+            entry.follow(before)
         self.append(entry)
         self.held_bytes += entry.held_bytes
         if len(self) > self._length:
@@ -135,6 +139,12 @@ class History(deque[GenerationEntry]):
     def _forget_oldest(self) -> None:
         gone = self.popleft()
         oldest = self[0]
+        if gone.members is oldest.members:  # as `inherit` does
+            more = gone.own_bytes - oldest.own_bytes
+            oldest.own_bytes = gone.own_bytes
+            oldest.held_bytes += more
+            self.held_bytes += more - gone.held_bytes
+            return
         self.held_bytes -= gone.held_bytes + oldest.held_bytes
         oldest.inherit(gone)
         self.held_bytes += oldest.held_bytes
