@@ -164,11 +164,14 @@ def _a_feature_enabled_twice(built: LogBuilder) -> None:
 
 
 def _a_group_in_the_catalog(built: LogBuilder) -> None:
-    built.generation(1, "a")
+    started = records_pb2.GenerationStarted(group_id="g", generation=1, protocol_type="consumer")
+    built.add(records_pb2.Record(generation_started=started))  # no id of a group is hashed into the catalog
 
 
 def _a_commit_in_the_catalog(built: LogBuilder) -> None:
-    built.commit(1, "a", 1)
+    commit = records_pb2.OffsetCommitted(group_id="g", generation=-1, member_id="", member_seq=0)
+    commit.offsets.add(topic="t", partition=0, offset=1, leader_epoch=-1, metadata="")
+    built.add(records_pb2.Record(offset_committed=commit))
 
 
 CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
