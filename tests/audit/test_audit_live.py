@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
 from safety.live_audits import story
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
