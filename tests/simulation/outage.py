@@ -25,7 +25,8 @@ from simulation.world import World
 MEMBERS = 4
 OUTAGES = 4
 OUTAGE_S, CALM_S = 8.0, 12.0
-"""Longer than a grace, shorter than a session; and what members need to have committed in between."""
+"""Longer than a grace, shorter than a session and a rebalance time-out (INC-47); and what members need to
+have committed in between."""
 
 SETTLE_S = 40
 """Within which every member has work."""
@@ -35,7 +36,7 @@ SETTINGS = MemberSettings(
     session_timeout_ms=10_000,
     beat_interval_ms=500,
     disconnect_grace_ms=3_000,
-    rebalance_timeout_ms=8_000,
+    rebalance_timeout_ms=10_000,
     request_timeout_ms=5_000,
 )
 

@@ -103,7 +103,7 @@ class Participation:
         self._calls = None
         if config.session:
             self._calls = link.numbered_calls(key, min(config.beat_interval_ms, third_ms), self)
-        standing.life = Life(  # nobody goes on untold for longer than it is waited for (INC-49)
+        standing.life = Life(  # nobody goes on untold for longer than it is waited for (INC-47)
             config.session_timeout_ms, grace_ms, config.rebalance_timeout_ms, config.rebalance_timeout_ms
         )
         standing.life.on_stream = self._calls is not None
