@@ -1,5 +1,6 @@
 """The same job on a standalone cluster: a master, two workers, their executors, all real processes."""
 
+import asyncio
 import json
 import os
 import re
@@ -66,7 +67,8 @@ async def test_two_workers_share_an_audit(cluster: tuple[str, dict[str, str]], t
     logs = {shard: healthy(empty(shard, 6)) for shard in range(6)}
     logs[4].generation(7, "z")
     async with nodes_with(tmp_path / "nodes", logs, count=3) as nodes:
-        done = subprocess.run(  # noqa: ASYNC221
+        done = await asyncio.to_thread(
+            subprocess.run,
             [
                 sys.executable, "-m", "muster_audit", "check", nodes.url, "--nodes", "all",
                 "--master", master, "-o", "json", "--spark-log", str(tmp_path / "driver.log"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kit.logs.damaged_logs import DAMAGES, Damage
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.waiting import until
@@ -56,7 +56,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
 def exported(folder: Path, built: LogBuilder) -> ExportSource:
     """An export of entries as they are, without a look at them."""
     mark(folder, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
-    ShardExport(folder, 0).write([Page.of_entries(built.entries)], lambda: NO_BEGINNING)
+    ShardExport(folder, 0).write([page_of(built.entries)], lambda: NO_BEGINNING)
     return ExportSource(folder)
 
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_listed_is_no_part_of_the_export(tmp_path: Path) -> N
     more = builder()
     more.commit(1, "z", 1)
     with ShardExport.held(tmp_path, 0) as export:
-        assert export.write([Page.of_entries(more.entries[22:])]) == 1
+        assert export.write([page_of(more.entries[22:])]) == 1
     assert not left.exists()
     assert ExportSource(tmp_path).length(0, 1) == 23
 
@@ -163,7 +163,7 @@ def test_a_kill_at_any_step_leaves_an_export_that_goes_on_right(
         mark(folder, GENESIS)
         if begun:
             with ShardExport.held(folder, 0) as export:
-                export.write([Page.of_entries(built.entries[:begun])])
+                export.write([page_of(built.entries[:begun])])
         died = _killed_at(killed, folder, built.entries[begun:], before=before)
         assert set(seen(folder)) <= set(listed(folder)), f"killed at step {killed}"
         assert set(listed(folder)) in (set(range(1, begun + 1)), set(range(1, 25)))
@@ -172,7 +172,7 @@ def test_a_kill_at_any_step_leaves_an_export_that_goes_on_right(
         assert read == built.entries[: len(listed(folder))]
         left = built.entries[len(listed(folder)) :]
         with ShardExport.held(folder, 0) as export:
-            export.write([Page.of_entries(left)] if left else [])
+            export.write([page_of(left)] if left else [])
         assert seen(folder) == listed(folder) == list(range(1, 25))
         assert not list(folder.glob("shard=0/day=*/_*"))
         killed += 1
@@ -197,11 +197,14 @@ def _killed_at(step: int, folder: Path, entries: list[Entry], *, before: bool) -
 
             return act
 
-        os.fsync, Path.mkdir, Path.replace = dying(os.fsync), dying(Path.mkdir), dying(Path.replace)  # type: ignore[method-assign]
-        pq.write_table = dying(pq.write_table)
+        changes: tuple[tuple[Any, str], ...] = (
+            (os, "fsync"), (Path, "mkdir"), (Path, "replace"), (pq, "write_table"),
+        )  # fmt: skip
+        for place, name in changes:
+            setattr(place, name, dying(getattr(place, name)))
         try:
             with ShardExport.held(folder, 0) as export:
-                export.write(Page.of_entries(entries[n : n + 1]) for n in range(len(entries)))
+                export.write(page_of(entries[n : n + 1]) for n in range(len(entries)))
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -224,8 +227,8 @@ def test_a_run_that_missed_the_lock_lists_nothing(tmp_path: Path) -> None:
     slow = ShardExport.open(tmp_path, 0)
 
     def pages() -> Iterator[Page]:
-        yield Page.of_entries(built.entries[:10])
-        ShardExport.open(tmp_path, 0).write([Page.of_entries(built.entries)])
+        yield page_of(built.entries[:10])
+        ShardExport.open(tmp_path, 0).write([page_of(built.entries)])
 
     with pytest.raises(LogUnreadableError, match="was written to by another process"):
         slow.write(pages())

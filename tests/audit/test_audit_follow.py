@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from kit.logs.audit_follower import FollowProcess
 from kit.logs.damaged_logs import DAMAGES, Damage
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import empty, nodes_with, store
 from kit.waiting import until
 from muster_core.audit.stored_snapshots import StoredSnapshot
-from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
@@ -188,7 +187,7 @@ def test_every_damage_is_raised(damage: Damage, tmp_path: Path) -> None:
     damage.make(built)
     mark(tmp_path, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
     before = Beginning(built.entries[0].position, StoredSnapshot([], b""))  # where it is cut off
-    ShardExport(tmp_path, 0).write([Page.of_entries(built.entries)], lambda: before)
+    ShardExport(tmp_path, 0).write([page_of(built.entries)], lambda: before)
     follower, raised = Follower(Checkpoint(), FollowOptions(page_entries=7)), set()
     for _ in range(200):
         raised |= {one.invariant for one in follower.round(ExportSource(tmp_path))}

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import redis
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import empty, nodes_with, store
 from muster_coordinator.log.log_client import Nonces
 from muster_core.audit.nonces import Late, NonceSet, Repeat
-from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_server.dev.redis_nodes import RedisNodes
 
@@ -57,7 +56,7 @@ class TestNonceFiles:
                 assert files.late(20) == Late(
                     2, [Repeat(first(901), nonces[3]), Repeat(first(902), nonces[3])]
                 )
-                assert files.spilled is spilled
+                assert bool(files._files) is spilled
 
     def test_pages_across_fillings(self) -> None:
         pages = [[secrets.token_bytes(16) for _ in range(50)] for _ in range(20)]
@@ -65,7 +64,7 @@ class TestNonceFiles:
         with NonceFiles(BYTES_EACH * 120) as files:
             for number, page in enumerate(pages):
                 files.add_all(page, first(50 * number + 1))
-            assert files.spilled
+            assert files._files
             assert files.late(20) == Late(1, [Repeat(first(758), pages[2][9])])
 
     def test_places_are_right_across_gaps_and_epochs(self) -> None:
@@ -142,7 +141,7 @@ class TestSpread:
 def digests(built: LogBuilder, size: int) -> list[Segment]:
     made = Digests(0, 1)
     for start in range(0, len(built.entries), size):
-        made.add(Page.of_entries(built.entries[start : start + size]))
+        made.add(page_of(built.entries[start : start + size]))
     return list(made.segments())
 
 

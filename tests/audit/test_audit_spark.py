@@ -251,7 +251,8 @@ async def test_the_command_on_a_machine_without_java(nodes: RedisNodes, tmp_path
         if found is not None:
             (commands / name).symlink_to(found)
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
-    done = subprocess.run(  # noqa: ASYNC221
+    done = await asyncio.to_thread(
+        subprocess.run,
         [
             sys.executable, "-m", "muster_audit", "check", nodes.url,
             "--master", "local[1]", "--report", str(tmp_path / "report"), "-o", "json",

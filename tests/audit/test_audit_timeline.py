@@ -3,20 +3,19 @@
 from collections import Counter
 
 from kit.logs.incremental_log import IncrementalLog, with_converted_group, with_incremental_group
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.reverted_log import with_reverted_group
 from muster_audit.reading.facts import Fact, GroupSeen, Rebalances
 from muster_audit.reading.timeline import Timeline
+from muster_core import cause_kind
 from muster_core.audit.log_audit import LogAudit
-from muster_core.incremental import causes
-from muster_core.log.page import Page
 
 
 def facts_of(built: LogBuilder) -> list[Fact]:
     """What a pass over a log tells, which breaks no promise."""
     timeline = Timeline(built.shard, span_ms=1_000)
     audit = LogAudit(built.shard, watch=timeline.watch)
-    audit.add_page(Page.of_entries(built.entries))
+    audit.add_page(page_of(built.entries))
     assert audit.finish(built.end).violations == []
     return list(timeline.facts(audit.groups))
 
@@ -63,8 +62,8 @@ def test_work_of_a_lost_member_that_moves_is_unexpected() -> None:
     built = with_incremental_group(healthy(LogBuilder()))
     log = IncrementalLog(built)
     built.now_ms += 45_000
-    log.removed("d", causes.SESSION_EXPIRED, 45_000)
-    log.raised(6, causes.SESSION_EXPIRED)
+    log.removed("d", cause_kind.SESSION_EXPIRED, 45_000)
+    log.raised(6, cause_kind.SESSION_EXPIRED)
     log.target(6, ("a", (3,), ()))
     (seen,) = (one for one in facts_of(built) if isinstance(one, GroupSeen) and one.group_id == log.group)
     assert (seen.members, seen.rebalances, seen.unexpected) == (2, 4, 1)

@@ -9,14 +9,13 @@ from kit.logs.damaged_fronts import FORGED_FRONTS, Front
 from kit.logs.forged_members import ONE, generation_with
 from kit.logs.incremental_log import IncrementalLog, with_incremental_group
 from kit.logs.lived_logs import lived
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.reverted_log import RevertedLog
 from muster_core.audit.groups.group_checker import GroupChecker
 from muster_core.audit.groups.removal_checker import Catalog, RemovalChecker
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.stored_snapshots import StoredSnapshot
-from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun
 from muster_core.log.snapshot import Covered, parts
 from muster_core.log.topics.topics import StoredTopic, Topics
@@ -53,7 +52,7 @@ def audited(built: LogBuilder, begin: int, upto: int, forged: LogBuilder | None 
     )
     stored = StoredSnapshot(list(parts(state.groups.values(), covered)), b"")
     audit = LogAudit(built.shard, limits=CONFIG, snapshots={last.position: lambda: stored})
-    audit.add_page(Page.of_entries((forged or built).entries[begin:]))
+    audit.add_page(page_of((forged or built).entries[begin:]))
     return sorted({violation.invariant for violation in audit.findings.violations})
 
 

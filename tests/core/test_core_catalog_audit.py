@@ -2,17 +2,16 @@
 
 import pytest
 from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
-from kit.logs.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder, page_of
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.invariants import Findings
-from muster_core.log.page import Page
 from muster_protos.muster.log.v1 import records_pb2
 
 
 def check(built: LogBuilder) -> Findings:
     cluster = records_pb2.Genesis(cluster_id=built.cluster_id, shard_count=built.shard_count)
     audit = CatalogAudit(built.shard, cluster=cluster)
-    audit.add_page(Page.of_entries(built.entries))
+    audit.add_page(page_of(built.entries))
     return audit.finish(built.end)
 
 

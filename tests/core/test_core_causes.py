@@ -1,6 +1,7 @@
 """The sentences of causes: what an operator reads first."""
 
 import pytest
+from muster_core import cause_kind
 from muster_core.protocol.generations import causes
 from muster_core.state.members.member import Member
 from muster_core.state.members.terms import Terms
@@ -12,37 +13,37 @@ WHO = "Member worker-7f3a (instance blue) at 10.0.0.9"
 @pytest.mark.parametrize(
     ("kind", "others", "sentence"),
     [
-        (causes.JOINED, 0, f"{WHO} joined the group."),
-        (causes.LEFT, 0, f"{WHO} left the group."),
+        (cause_kind.JOINED, 0, f"{WHO} joined the group."),
+        (cause_kind.LEFT, 0, f"{WHO} left the group."),
         (
-            causes.SESSION_EXPIRED,
+            cause_kind.SESSION_EXPIRED,
             0,
             f"{WHO} was not heard of for its session timeout of 45 s and was removed.",
         ),
         (
-            causes.DISCONNECTED,
+            cause_kind.DISCONNECTED,
             0,
             f"{WHO} lost its connection, did not come back within 1.5 s and was removed.",
         ),
         (
-            causes.REBALANCE_TIMEOUT,
+            cause_kind.REBALANCE_TIMEOUT,
             0,
             f"{WHO} did not ask for the assignment within the rebalance timeout of 300 s.",
         ),
         (
-            causes.REBALANCE_TIMEOUT,
+            cause_kind.REBALANCE_TIMEOUT,
             2,
             f"{WHO} and 2 others did not ask for the assignment within the rebalance timeout of 300 s.",
         ),
-        (causes.LEADER_REJOINED, 0, f"{WHO}, the leader, asked for a new assignment."),
-        (causes.METADATA_CHANGED, 0, f"{WHO} changed its subscription or its protocols."),
-        (causes.STATIC_REPLACED, 0, f"{WHO} was taken over by a new process."),
-        (causes.ADMIN, 0, f"{WHO} was removed by an operator."),
-        (causes.OVER_CAPACITY, 0, f"{WHO} was removed because the group is larger than its limit."),
+        (cause_kind.LEADER_REJOINED, 0, f"{WHO}, the leader, asked for a new assignment."),
+        (cause_kind.METADATA_CHANGED, 0, f"{WHO} changed its subscription or its protocols."),
+        (cause_kind.STATIC_REPLACED, 0, f"{WHO} was taken over by a new process."),
+        (cause_kind.ADMIN, 0, f"{WHO} was removed by an operator."),
+        (cause_kind.OVER_CAPACITY, 0, f"{WHO} was removed because the group is larger than its limit."),
     ],
 )
 def test_a_cause_names_the_member_its_host_and_what_happened(
-    kind: causes.Kind, others: int, sentence: str
+    kind: cause_kind.Kind, others: int, sentence: str
 ) -> None:
     member = Member("worker-7f3a", "blue")
     member.host = "10.0.0.9"
@@ -57,6 +58,6 @@ def test_a_cause_names_the_member_its_host_and_what_happened(
 def test_a_cause_says_how_long_a_removed_member_had_to_be_silent() -> None:
     member = Member("a")
     member.terms = TERMS
-    assert causes.by_member(causes.SESSION_EXPIRED, member, 1).silence_ms == 45_000
-    assert causes.by_member(causes.DISCONNECTED, member, 1).silence_ms == 1_500
-    assert causes.by_member(causes.LEFT, member, 1).silence_ms == 0
+    assert causes.by_member(cause_kind.SESSION_EXPIRED, member, 1).silence_ms == 45_000
+    assert causes.by_member(cause_kind.DISCONNECTED, member, 1).silence_ms == 1_500
+    assert causes.by_member(cause_kind.LEFT, member, 1).silence_ms == 0

@@ -7,14 +7,13 @@ import pytest
 from kit.lives.incremental_life import CONFIG, IncrementalLife, as_log
 from kit.logs.core_audit import broken_promises
 from kit.logs.incremental_log import IncrementalLog, with_incremental_group
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
+from muster_core import cause_kind
 from muster_core.audit.groups.incremental.state import GroupState, MemberState, Since
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.stored_snapshots import StoredSnapshot
-from muster_core.incremental import causes
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member
-from muster_core.log.page import Page
 from muster_core.log.snapshot import Covered, parts
 from muster_core.position import Position
 from muster_core.shard import Shard
@@ -49,7 +48,7 @@ def audited(built: LogBuilder, count: int, state: Shard, begin: int = 0) -> list
     )
     stored = StoredSnapshot(list(parts(state.groups.values(), covered)), b"")
     audit = LogAudit(built.shard, limits=CONFIG, snapshots={last.position: lambda: stored})
-    audit.add_page(Page.of_entries(built.entries[begin:]))
+    audit.add_page(page_of(built.entries[begin:]))
     return sorted({violation.invariant for violation in audit.findings.violations})
 
 
@@ -76,7 +75,7 @@ def test_a_trimmed_log_is_followed_from_its_snapshot(seed: int) -> None:
 def test_what_no_snapshot_covers_is_not_judged() -> None:
     built = as_log(IncrementalLife(1).play().cluster)
     audit = LogAudit(0, limits=CONFIG)
-    audit.add_page(Page.of_entries(built.entries[len(built.entries) // 2 :]))
+    audit.add_page(page_of(built.entries[len(built.entries) // 2 :]))
     assert not audit.findings.violations
 
 
@@ -129,7 +128,7 @@ def test_a_deadline_is_counted_within_one_owner() -> None:
     log.target(5, ("b", (), (2,)), ("a", (2,), ()))
     log.step("b", 3, taken=(2,))
     built.claim("coordinator-3")
-    log.removed("b", causes.REBALANCE_TIMEOUT)
+    log.removed("b", cause_kind.REBALANCE_TIMEOUT)
     assert audited(built, len(built.entries), replayed(built, len(built.entries))) == []
 
 

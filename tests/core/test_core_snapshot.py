@@ -21,7 +21,7 @@ from muster_core.log.snapshot import (
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
-from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 UPTO = Position(1, 9)
 
@@ -155,7 +155,7 @@ def spoil_tail(part: snapshot_pb2.SnapshotPart) -> None:
 
 
 def spoil_state(part: snapshot_pb2.SnapshotPart) -> None:
-    part.items[1].group.state = 99  # type: ignore[assignment]
+    part.items[1].group.state = coordinator_pb2.GroupState.ValueType(99)
 
 
 def spoil_members(part: snapshot_pb2.SnapshotPart) -> None:

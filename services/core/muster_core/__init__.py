@@ -2,7 +2,7 @@
 
 This folder holds the door (`shard`: events in, effects out; `events`: those values; `fault`: an event that
 made a shard fail, kept and repeated) and the words that all rooms use: positions, times, limits, features,
-error codes.
+error codes, kinds of causes and what their sentences have in common.
 
 The rooms, each of which uses only those above it:
 

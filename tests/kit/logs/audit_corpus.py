@@ -19,7 +19,7 @@ from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
 from kit.logs.forged_members import members_that_may_be
 from kit.logs.forged_records import seen_of_the_catalog
 from kit.logs.incremental_log import with_incremental_group
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from kit.logs.marked_logs import MARKED, UPTO, Change, Hurt, as_it_is, marked, parts_of, stored, trimmed
 from muster_audit.check import CheckOptions, Result, check
@@ -27,7 +27,6 @@ from muster_audit.promises import ALL
 from muster_audit.reading.exported import Beginning, ShardExport, mark
 from muster_core.audit.anchor import Anchor, End
 from muster_core.audit.stored_snapshots import StoredSnapshot
-from muster_core.log.page import Page
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
@@ -530,7 +529,7 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
     for shard, case in enumerate(in_export):
         built = healthy(empty(shard, len(in_export)))
         case.make(built)
-        ShardExport(export, shard).write([Page.of_entries(built.entries)], lambda: NO_BEGINNING)
+        ShardExport(export, shard).write([page_of(built.entries)], lambda: NO_BEGINNING)
     exported = await asyncio.to_thread(check, spark, str(export), CheckOptions(tasks=2), folder / "tables")
     for violation in exported.violations:
         verdicts.audit[in_export[violation.shard].name].add(violation.invariant)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kit.logs.incremental_log import IncrementalLog, with_incremental_group
 from kit.logs.log_builder import LogBuilder
-from muster_core.incremental import causes
+from muster_core import cause_kind
 from muster_protos.muster.log.v1 import incremental_pb2
 
 
@@ -41,7 +41,7 @@ def _a_hold_after_which_nothing_moved(built: LogBuilder) -> None:
     log = _grown(built)
     _held_by(log, "a", 1_000, 2_000)
     _held_by(log, "", 0, 0)
-    log.raised(6, causes.METADATA_CHANGED)
+    log.raised(6, cause_kind.METADATA_CHANGED)
     _held_by(log, "a", 3_000, 4_000)
 
 

@@ -10,7 +10,7 @@ from kit.logs.incremental_log import (
     with_incremental_group,
 )
 from kit.logs.log_builder import LogBuilder
-from muster_core.incremental import causes
+from muster_core import cause_kind
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
@@ -141,7 +141,7 @@ def _a_member_that_gets_something_while_it_is_away(built: LogBuilder) -> None:
 
 
 def _a_removal_of_who_owes_nothing(built: LogBuilder) -> None:
-    _grown(built).removed("a", causes.REBALANCE_TIMEOUT)
+    _grown(built).removed("a", cause_kind.REBALANCE_TIMEOUT)
 
 
 def _a_removal_before_the_rebalance_time_out(built: LogBuilder) -> None:
@@ -149,7 +149,7 @@ def _a_removal_before_the_rebalance_time_out(built: LogBuilder) -> None:
     log.target(5, ("b", (), (2,)), ("a", (2,), ()))
     log.step("b", 3, taken=(2,))
     built.now_ms += 20_000
-    log.removed("b", causes.REBALANCE_TIMEOUT)
+    log.removed("b", cause_kind.REBALANCE_TIMEOUT)
 
 
 def _a_step_of_a_removed_member(built: LogBuilder) -> None:
@@ -193,7 +193,7 @@ def _an_incremental_member_without_an_id(built: LogBuilder) -> None:
 def _an_incremental_member_removed_without_silence(built: LogBuilder) -> None:
     log = _grown(built)
     log.subscribe("f")
-    log.removed("f", causes.SESSION_EXPIRED, 45_000)
+    log.removed("f", cause_kind.SESSION_EXPIRED, 45_000)
 
 
 def _an_incremental_member_of_another_identity(built: LogBuilder) -> None:
@@ -266,7 +266,7 @@ def _a_step_that_gives_a_partition_twice(built: LogBuilder) -> None:
 
 def _a_removal_for_a_change_of_topics(built: LogBuilder) -> None:
     _grown(built).removed("a")
-    _last(built, lambda r: setattr(r.member_removed.cause, "kind", causes.TOPIC_CHANGED))
+    _last(built, lambda r: setattr(r.member_removed.cause, "kind", cause_kind.TOPIC_CHANGED))
 
 
 def _a_removed_partition_that_a_step_gives(built: LogBuilder) -> None:

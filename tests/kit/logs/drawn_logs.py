@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kit.logs.log_builder import LogBuilder
 from kit.logs.log_nodes import empty
+from muster_core import cause_kind
 from muster_core.position import Position
-from muster_core.protocol.generations import causes
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 TOPICS = ("orders", "clicks")
-_GONE = (causes.LEFT, causes.SESSION_EXPIRED, causes.DISCONNECTED, causes.ADMIN)
+_GONE = (cause_kind.LEFT, cause_kind.SESSION_EXPIRED, cause_kind.DISCONNECTED, cause_kind.ADMIN)
 _BEGAN_MS = 1_700_000_000_000
 
 _Partition = tuple[str, int]
@@ -82,10 +82,10 @@ class DrawnLog:
             (action,) = self._draw.choices(actions, weights)
             yield from action(self._draw.choice(self._groups))
 
-    def _put(self, **kind: object) -> Iterator[tuple[Position, records_pb2.Record]]:
+    def _put(self, **kind: Any) -> Iterator[tuple[Position, records_pb2.Record]]:
         self._now_ms += self._draw.randint(1, self._pace.step_ms)
         self._last = self._last.after(1)
-        yield self._last, records_pb2.Record(written_at_ms=self._now_ms, **kind)  # type: ignore[arg-type]
+        yield self._last, records_pb2.Record(written_at_ms=self._now_ms, **kind)
 
     def _claim(self) -> Iterator[tuple[Position, records_pb2.Record]]:
         self._owner += 1
@@ -101,7 +101,7 @@ class DrawnLog:
         yield from self._claim()
 
     def _generation(
-        self, group: _Group, kind: causes.Kind, who: str = ""
+        self, group: _Group, kind: cause_kind.Kind, who: str = ""
     ) -> Iterator[tuple[Position, records_pb2.Record]]:
         group.generation += 1
         group.stable = False
@@ -175,16 +175,16 @@ class DrawnLog:
         yield from self._put(member_left=left)
 
     def _rebalance(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
-        kind, who = causes.TOPIC_CHANGED, ""
+        kind, who = cause_kind.TOPIC_CHANGED, ""
         if group.members and self._draw.random() < 0.4:
-            kind, who = causes.LEFT, self._draw.choice(list(group.members))
+            kind, who = cause_kind.LEFT, self._draw.choice(list(group.members))
             yield from self._gone(group, who)
         elif group.members and self._draw.random() < 0.2:
             group.members.pop(self._draw.choice(list(group.members)))  # did not join again
-            kind = causes.REBALANCE_TIMEOUT
+            kind = cause_kind.REBALANCE_TIMEOUT
         if len(group.members) < 4 and self._draw.random() < 0.7:
             self._ids += 1
-            kind, who = causes.JOINED, f"member-{self._ids}"
+            kind, who = cause_kind.JOINED, f"member-{self._ids}"
             group.members[who] = f"static-{self._ids}" if self._draw.random() < 0.5 else ""
         yield from self._generation(group, kind, who)
         if self._draw.random() < 0.9:
@@ -192,9 +192,9 @@ class DrawnLog:
 
     def _leave_in_the_middle(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
         if len(group.members) > 1:
-            yield from self._generation(group, causes.ADMIN)
+            yield from self._generation(group, cause_kind.ADMIN)
             yield from self._gone(group, next(iter(group.members)))
-            yield from self._generation(group, causes.LEFT)
+            yield from self._generation(group, cause_kind.LEFT)
             yield from self._assignment(group)
 
     def _replace(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
@@ -226,7 +226,7 @@ class DrawnLog:
     def _empty(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
         for member_id in list(group.members):
             yield from self._gone(group, member_id)
-        yield from self._generation(group, causes.LEFT)
+        yield from self._generation(group, cause_kind.LEFT)
 
     def _delete(self, group: _Group) -> Iterator[tuple[Position, records_pb2.Record]]:
         if group.generation:

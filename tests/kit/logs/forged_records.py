@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kit.logs.log_builder import LogBuilder
-from muster_core.protocol.generations import causes
+from muster_core import cause_kind
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -97,7 +97,7 @@ def _a_protocol_of_an_empty_generation(built: LogBuilder) -> None:
 
 
 def _a_removal_for_a_join(built: LogBuilder) -> None:
-    built.left(1, "z", causes.JOINED)
+    built.left(1, "z", cause_kind.JOINED)
 
 
 def _a_silence_of_who_left(built: LogBuilder) -> None:
@@ -108,7 +108,7 @@ def _a_silence_of_who_left(built: LogBuilder) -> None:
 def _a_take_over_for_another_cause(built: LogBuilder) -> None:
     built.generation(2, "z=s")
     built.replaced(2, "z", "y", "s")
-    _last(built, lambda record: setattr(record.member_replaced.cause, "kind", causes.LEFT))
+    _last(built, lambda record: setattr(record.member_replaced.cause, "kind", cause_kind.LEFT))
 
 
 def _a_partition_kept_twice(built: LogBuilder) -> None:

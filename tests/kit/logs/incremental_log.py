@@ -1,8 +1,10 @@
 """Records of an incremental group, made by hand at the end of a log."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from kit.logs.log_builder import LogBuilder
+from muster_core import cause_kind
 from muster_core.incremental import causes
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import by_topic
@@ -23,9 +25,9 @@ class IncrementalLog:
         self.built = built
         self.group = built.named("i")
 
-    def add(self, **kind: object) -> None:
+    def add(self, **kind: Any) -> None:
         """Writes a record."""
-        self.built.add(records_pb2.Record(critical=True, **kind))  # type: ignore[arg-type]
+        self.built.add(records_pb2.Record(critical=True, **kind))
 
     def told(self, member: str, seq: int = 1) -> incremental_pb2.IncrementalMember:
         """What a member says; `name=static`: it is static; `~name`: it is on a stream."""
@@ -49,7 +51,7 @@ class IncrementalLog:
             )
         )
 
-    def raised(self, epoch: int, kind: causes.Kind = causes.JOINED) -> None:
+    def raised(self, epoch: int, kind: cause_kind.Kind = cause_kind.JOINED) -> None:
         cause = common_pb2.RebalanceCause(kind=kind)
         self.add(epoch_raised=incremental_pb2.EpochRaised(group_id=self.group, epoch=epoch, cause=cause))
 
@@ -91,7 +93,7 @@ class IncrementalLog:
         )
         self.add(instance_moved=moved)
 
-    def removed(self, member: str, kind: causes.Kind = causes.LEFT, silence_ms: int = 0) -> None:
+    def removed(self, member: str, kind: cause_kind.Kind = cause_kind.LEFT, silence_ms: int = 0) -> None:
         cause = causes.by_member(kind, Member(Told(member)), self.built.now_ms, silence_ms)
         self.add(
             member_removed=incremental_pb2.MemberRemoved(group_id=self.group, member_id=member, cause=cause)
@@ -147,8 +149,8 @@ def with_incremental_group(built: LogBuilder) -> LogBuilder:
     log.target(4)
     log.step("e", 4)
     built.now_ms += 45_000
-    log.removed("e", causes.SESSION_EXPIRED, 45_000)
-    log.raised(5, causes.SESSION_EXPIRED)
+    log.removed("e", cause_kind.SESSION_EXPIRED, 45_000)
+    log.raised(5, cause_kind.SESSION_EXPIRED)
     return built
 
 
@@ -173,7 +175,7 @@ def convert(log: IncrementalLog, generation: int = 1, members: Iterable[str] = (
         group_id=log.group,
         generation=generation,
         server_assignor="range",
-        cause=common_pb2.RebalanceCause(kind=causes.CONVERTED),
+        cause=common_pb2.RebalanceCause(kind=cause_kind.CONVERTED),
     )
     for member in members:
         told = log.told(member, 2)
@@ -187,7 +189,7 @@ def with_converted_group(built: LogBuilder) -> LogBuilder:
     log = begin_converted_group(built)
     convert(log)
     log.subscribe("a", 2, joined=False)
-    log.raised(2, causes.CONVERTED)
+    log.raised(2, cause_kind.CONVERTED)
     log.target(2, ("a", (), (1,)), ("b", (1,), ()))
     log.step("a", 1, taken=(1,))
     log.step("a", 2, released=(1,))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from kit.logs.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder, page_of
 from kit.logs.log_nodes import CLUSTER
 from kit.logs.plain_tables import Table, tables
 from muster_audit.lake.build import Built, plan, write_task
@@ -15,7 +15,6 @@ from muster_audit.lake.tables import ALL
 from muster_audit.reading.exported import Beginning, ShardExport, mark
 from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.config import GroupConfig
-from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, Milestone, part_hash, parts
 from muster_core.log.topics.topics import Topics
@@ -30,7 +29,7 @@ def export(folder: Path, built: LogBuilder, upto: int | None = None) -> None:
     mark(folder, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
     shard = ShardExport.open(folder, built.shard)
     left = built.entries[shard.end.offset : upto]
-    shard.write([Page.of_entries(left[begin : begin + _PAGE]) for begin in range(0, len(left), _PAGE)])
+    shard.write([page_of(left[begin : begin + _PAGE]) for begin in range(0, len(left), _PAGE)])
 
 
 def export_trimmed(folder: Path, built: LogBuilder, first: int, upto: int) -> None:
@@ -41,7 +40,7 @@ def export_trimmed(folder: Path, built: LogBuilder, first: int, upto: int) -> No
     stored = list(_parts(built, built.entries[:upto]))
     beginning = Beginning(end.position, StoredSnapshot(stored, b"".join(map(part_hash, stored))))
     ShardExport.open(folder, built.shard).write(
-        [Page.of_entries(entries[begin : begin + _PAGE]) for begin in range(0, len(entries), _PAGE)],
+        [page_of(entries[begin : begin + _PAGE]) for begin in range(0, len(entries), _PAGE)],
         lambda: beginning,
     )
 

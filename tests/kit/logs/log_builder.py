@@ -1,11 +1,14 @@
 """Logs made by hand, healthy or damaged."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, product
 from typing import Any
 
+from muster_core import cause_kind
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
+from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.generations import causes
@@ -102,7 +105,7 @@ class LogBuilder:
             row.protocols.add(name="range", metadata=(metadata or {}).get(name, self.metadata))
         if members:
             started.leader = leader or members[0].partition("=")[0]
-        joined = common_pb2.RebalanceCause(kind=causes.JOINED, member_id=started.leader)
+        joined = common_pb2.RebalanceCause(kind=cause_kind.JOINED, member_id=started.leader)
         started.cause.CopyFrom(joined if cause is None else cause)
         self.add(record)
 
@@ -211,3 +214,15 @@ def healthy(built: LogBuilder | None = None) -> LogBuilder:
     built.tombstone(3)
     built.generation(1, "z")
     return built
+
+
+def page_of(entries: Iterable[Entry]) -> Page:
+    """A page of entries, which need not follow each other."""
+    listed = list(entries)
+    return Page(
+        listed[0].position if listed else NOWHERE,
+        [entry.record for entry in listed],
+        [entry.nonce for entry in listed],
+        [entry.hash for entry in listed],
+        [entry.position for entry in listed],
+    )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kit.logs.incremental_log import IncrementalLog
 from kit.logs.log_builder import LogBuilder
-from muster_core.incremental import causes
+from muster_core import cause_kind
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -51,7 +51,7 @@ class RevertedLog(IncrementalLog):
         message = records_pb2.GroupReverted(
             group_id=self.group,
             generation=generation,
-            cause=common_pb2.RebalanceCause(kind=causes.CONVERTED),
+            cause=common_pb2.RebalanceCause(kind=cause_kind.CONVERTED),
         )
         for member in members:
             told = self.told(member)
@@ -68,7 +68,7 @@ class RevertedLog(IncrementalLog):
     def generation(self, number: int, *members: str) -> None:
         """A generation of the classic group."""
         before, self.built.group = self.built.group, self.group
-        self.built.generation(number, *members, cause=common_pb2.RebalanceCause(kind=causes.CONVERTED))
+        self.built.generation(number, *members, cause=common_pb2.RebalanceCause(kind=cause_kind.CONVERTED))
         self.built.group = before
 
     def keep(self, number: int, member: str, partition: int, since: Position) -> None:

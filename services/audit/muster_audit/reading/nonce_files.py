@@ -62,11 +62,6 @@ class NonceFiles:
         if self._folder is not None:
             self._folder.cleanup()
 
-    @property
-    def spilled(self) -> bool:
-        """Whether files were needed."""
-        return self._folder is not None
-
     def add(self, nonce: bytes, position: Position) -> bool:
         """Takes a nonce."""
         self._take(nonce, position)

@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from muster_core import cause_kind
 from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
 from muster_core.log.record_run import RecordRun
 from muster_core.position import Position
-from muster_core.protocol.generations import causes
 from muster_core.state.group import Group
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -15,13 +15,13 @@ from muster_protos.muster.v1 import common_pb2
 from muster_audit.reading.facts import Activity, Fact, GroupSeen, Owned, Rebalances
 
 _PREFIX = "REBALANCE_CAUSE_KIND_"
-_UNEXPECTED = {causes.SESSION_EXPIRED, causes.DISCONNECTED, causes.REBALANCE_TIMEOUT}
+_UNEXPECTED = {cause_kind.SESSION_EXPIRED, cause_kind.DISCONNECTED, cause_kind.REBALANCE_TIMEOUT}
 
 
 def cause_in_words(kind: int) -> str:
     """A cause as reports name it: `member joined`."""
     try:
-        name = common_pb2.RebalanceCauseKind.Name(kind)  # type: ignore[arg-type]
+        name = common_pb2.RebalanceCauseKind.Name(kind)  # type: ignore[arg-type]  # a log may have any number
     except ValueError:
         return f"cause {kind}"
     return name.removeprefix(_PREFIX).replace("_", " ").lower()
@@ -124,7 +124,7 @@ class Timeline:
             subscribed = record.member_subscribed
             seen = self._groups[subscribed.group_id]
             seen.ids.add(subscribed.member.member_id)
-            self._count_members(span, causes.JOINED, seen)
+            self._count_members(span, cause_kind.JOINED, seen)
         elif kind == "member_removed":
             removed = record.member_removed
             seen = self._groups[removed.group_id]
@@ -135,7 +135,7 @@ class Timeline:
             seen = self._groups[moved.group_id]
             seen.ids.discard(moved.old_member_id)
             seen.ids.add(moved.member.member_id)
-            self._count_members(span, causes.STATIC_REPLACED, seen)
+            self._count_members(span, cause_kind.STATIC_REPLACED, seen)
         elif kind == "group_converted":
             converted = record.group_converted
             seen = self._groups[converted.group_id]

@@ -1,6 +1,6 @@
 """A run of entries of a log in columns: what is checked a page at a time costs a third."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from operator import lt
@@ -97,18 +97,6 @@ class Page:
             raise ValueError(f"not all of these are positions: {ids!r}")
         dense = positions == list(map(first.after, range(len(ids))))
         return cls(first, records, nonces, hashes, None if dense else positions)
-
-    @classmethod
-    def of_entries(cls, entries: Iterable[Entry]) -> "Page":
-        """A page of entries."""
-        listed = list(entries)
-        return cls(
-            listed[0].position if listed else NOWHERE,
-            [entry.record for entry in listed],
-            [entry.nonce for entry in listed],
-            [entry.hash for entry in listed],
-            [entry.position for entry in listed],
-        )
 
 
 def _ascend(ids: Sequence[bytes]) -> bool:

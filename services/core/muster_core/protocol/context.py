@@ -76,8 +76,8 @@ class ShardContext:
         features: what the cluster has enabled: nothing of another one may be written. Only grows; empty
             before the load has ended.
         now: time of the turn.
-        clock_moved: whether the wall clock jumped since the load: the stamps of
-            this owner's records do not say how long anything took then.
+        clock_moved: whether the wall clock jumped since the load: then the stamps of this owner's records do
+            not say how long anything took.
         effects: effects of the turn.
         calls: open calls by id.
         streams: session streams by id → members on them, with their groups.
@@ -138,13 +138,13 @@ class ShardContext:
             self._note_clocks(wall_ahead_ms)
 
     def _note_clocks(self, wall_ahead_ms: int) -> None:
-        """The wall clock is ahead of the boot clock by another time than in the turn before."""
+        """Notes whether the wall clock has jumped against the boot clock since the turn before."""
         before_ms, self._wall_ahead_ms = self._wall_ahead_ms, wall_ahead_ms
         if before_ms is not None and abs(wall_ahead_ms - before_ms) > _CLOCK_STEP_MS:
             self.clock_moved = True
 
     def tell_news(self) -> None:
-        """Members on streams hear that their groups are of the other kind."""
+        """Notifies members on streams that their groups are of the other kind."""
         self.effects.pushes[:0] = self.news
         self.news.clear()
 
@@ -198,7 +198,7 @@ class ShardContext:
         if len(last) > 1:
             *first, last = in_appends(last, step_bytes)
             for part in first:
-                self._send(_OpenAppend(self, part, _nothing, None, (), None))
+                self._send(_OpenAppend(self, part, nothing_follows, None, (), None))
         if holds is not None:
             holds.in_flight = True
         self._send(_OpenAppend(self, last, done, holds, tuple(calls), overdue))
@@ -483,8 +483,8 @@ class _OpenAppend(Timer):
         self._context.purgatory.wheel.arm(self, self.patience_ends_ms())
 
 
-def _nothing() -> None:
-    """What follows a part of the records."""
+def nothing_follows() -> None:
+    """Follows an append whose records are all that is wanted: nobody waits for it."""
 
 
 def _not_routed(call: Request) -> None:

@@ -6,20 +6,25 @@ from muster_protos.limits import MEMBER_WEIGHT_MAX
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
-from muster_core.protocol.generations import causes
+from muster_core import cause_kind
 from muster_core.state.group_settings import ADAPTIVE, ASSIGNMENT_INTERVAL_MAX_MS, CONVERT
 
 KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
 """All kinds of causes."""
 
 OF_A_REMOVAL = frozenset(
-    (causes.LEFT, causes.SESSION_EXPIRED, causes.DISCONNECTED, causes.REBALANCE_TIMEOUT, causes.ADMIN,
-     causes.OVER_CAPACITY)
-)  # fmt: skip
+    (
+        cause_kind.LEFT,
+        cause_kind.SESSION_EXPIRED,
+        cause_kind.DISCONNECTED,
+        cause_kind.REBALANCE_TIMEOUT,
+        cause_kind.ADMIN,
+        cause_kind.OVER_CAPACITY,
+    )
+)
 """Kinds of causes for which a member is removed."""
 
-_UNSPECIFIED = common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED
-_OF_SILENCE = frozenset((causes.SESSION_EXPIRED, causes.DISCONNECTED))
+_OF_SILENCE = frozenset((cause_kind.SESSION_EXPIRED, cause_kind.DISCONNECTED))
 
 PROCESS_BYTES = 16
 """Of the id of a process."""
@@ -41,10 +46,10 @@ def wrong_in_record(
         yield f"written at {record.written_at_ms} ms"
 
 
-def wrong_in_cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kind]) -> Iterator[str]:
+def wrong_in_cause(cause: common_pb2.RebalanceCause, kinds: frozenset[cause_kind.Kind]) -> Iterator[str]:
     """What is wrong with a cause of certain kinds. One that is not known here may be a later version's."""
     kind, silence_ms = cause.kind, cause.silence_ms
-    if kind in KINDS and (kind not in kinds or kind == _UNSPECIFIED):
+    if kind in KINDS and (kind not in kinds or kind == cause_kind.UNSPECIFIED):
         yield f"cause {common_pb2.RebalanceCauseKind.Name(kind)}"
     if silence_ms and (silence_ms < 0 or kind in KINDS - _OF_SILENCE):
         yield f"a silence of {silence_ms} ms"

@@ -215,11 +215,11 @@ class GroupChecker:
         group.leader, group.removal = "", None
 
     def _settings_altered(self, position: Position, record: records_pb2.Record) -> None:
-        """There is a group from here on, if there was none; who is in it and has what stays."""
+        """Adds the group if there was none; its members, and what they have, stay."""
         self._group(record.group_settings_altered.group_id, position)
 
     def _is_classic(self, position: Position, group_id: str, group: FollowedGroup) -> None:
-        """The group is a classic one from here on."""
+        """Notes that the group is a classic one from here on."""
         kept = sorted(group.incremental.members) if group.incremental is not None else []
         text = f"group {group_id!r} becomes classic while {kept} are members"
         self._findings.expect("G7", not kept, position, text)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
 
+from muster_core import cause_kind
 from muster_core.audit.groups.form_parts import (
     KINDS,
     OF_A_REMOVAL,
@@ -20,10 +20,9 @@ from muster_core.audit.groups.incremental.forms import CHECKS as OF_INCREMENTAL_
 from muster_core.audit.invariants import Findings
 from muster_core.log.commits import Commits
 from muster_core.log.record_run import COMMIT, RecordRun
-from muster_core.protocol.generations import causes
 from muster_core.state.members.member_secret import HASH_BYTES
 
-_PLAIN_KINDS = KINDS - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}
+_PLAIN_KINDS = KINDS - {cause_kind.UNSPECIFIED}
 """Kinds of causes that a generation may have."""
 
 
@@ -173,7 +172,7 @@ def _member_replaced(record: records_pb2.Record) -> Iterator[str]:
     replaced = record.member_replaced
     yield from wrong_in_record(record, replaced.group_id)
     if replaced.HasField("cause"):
-        yield from wrong_in_cause(replaced.cause, frozenset((causes.STATIC_REPLACED,)))
+        yield from wrong_in_cause(replaced.cause, frozenset((cause_kind.STATIC_REPLACED,)))
     yield from _member(replaced.member)
 
 
@@ -210,7 +209,7 @@ def _reverted(record: records_pb2.Record) -> Iterator[str]:
     yield from wrong_in_record(record, message.group_id)
     if not record.critical:
         yield "it is not critical"
-    yield from wrong_in_cause(message.cause, frozenset({common_pb2.REBALANCE_CAUSE_KIND_CONVERTED}))
+    yield from wrong_in_cause(message.cause, frozenset({cause_kind.CONVERTED}))
     yield from wrong_in_names("members", [member.member_id for member in message.members])
     if message.generation < 1 or not message.members:
         yield f"epoch {message.generation} with {len(message.members)} members"

@@ -18,7 +18,7 @@ _NOTED = "partitions_removed"
 
 
 class Catalog(NamedTuple):
-    """The catalog, as far as it tells of removals.
+    """What the catalog says of removals.
 
     Attributes:
         topics: its topics.
@@ -61,7 +61,7 @@ class RemovalChecker:
         seen: Position,
         position: Position,
     ) -> None:
-        """Checks that the catalog tells of what was noted: a number is used once in a topic.
+        """Checks that the catalog has each removal that was noted: a number is used once in a topic.
 
         Args:
             catalog: read after the log.

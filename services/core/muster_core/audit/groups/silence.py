@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
 
+from muster_core import cause_kind
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
 
@@ -67,7 +67,7 @@ def check_silence(
         f"of; its time-out is {stated_ms} ms",
     )
     known_ms = {
-        common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED: member.session_timeout_ms,
-        common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED: member.disconnect_grace_ms,
+        cause_kind.SESSION_EXPIRED: member.session_timeout_ms,
+        cause_kind.DISCONNECTED: member.disconnect_grace_ms,
     }.get(message.cause.kind, 0)
     return None if stated_ms == known_ms else OtherTimeout(position, message, known_ms)

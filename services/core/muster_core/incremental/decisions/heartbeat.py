@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
-from muster_core import error_code
+from muster_core import cause_kind, error_code
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.decisions.description import in_order
@@ -74,7 +74,7 @@ def leave(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Su
         decision.leave_for_a_while(member.member_id)
         decision.wake()
     else:
-        cause = causes.by_member(causes.LEFT, member, around.wall_ms, reason=request.leave_reason)
+        cause = causes.by_member(cause_kind.LEFT, member, around.wall_ms, reason=request.leave_reason)
         remove(decision, [(member, cause)], around.topics, around.assignors, around.when)
     return Outcome(decision.records, request.member_id, request.member_epoch)
 
@@ -345,9 +345,9 @@ class Turn:
     def _cause(self, *, changed: bool) -> causes.Cause:
         at_ms = self._around.wall_ms
         if self._is_new:
-            return causes.by_member(causes.JOINED, self._member, at_ms)
+            return causes.by_member(cause_kind.JOINED, self._member, at_ms)
         if changed:
-            return causes.by_member(causes.METADATA_CHANGED, self._member, at_ms)
+            return causes.by_member(cause_kind.METADATA_CHANGED, self._member, at_ms)
         return causes.topics_changed(at_ms)
 
     # --- what it gets

@@ -1,37 +1,27 @@
 """Why a rebalance was started: the typed cause and a sentence that a person understands."""
 
-from typing import TypeAlias
-
 from muster_protos.muster.v1 import common_pb2
 
+from muster_core import cause_kind
+from muster_core.cause_kind import Kind
+from muster_core.cause_sentence import member_named, with_reason
 from muster_core.state.members.member import Member
 
-Kind: TypeAlias = common_pb2.RebalanceCauseKind.ValueType
-
-JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
-LEFT = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
-SESSION_EXPIRED = common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED
-DISCONNECTED = common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
-REBALANCE_TIMEOUT = common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
-LEADER_REJOINED = common_pb2.REBALANCE_CAUSE_KIND_LEADER_REJOINED
-METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
-TOPIC_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_TOPIC_CHANGED
-STATIC_REPLACED = common_pb2.REBALANCE_CAUSE_KIND_STATIC_REPLACED
-ADMIN = common_pb2.REBALANCE_CAUSE_KIND_ADMIN
-CONVERTED = common_pb2.REBALANCE_CAUSE_KIND_CONVERTED
-OVER_CAPACITY = common_pb2.REBALANCE_CAUSE_KIND_OVER_CAPACITY
-
 _SENTENCES: dict[Kind, str] = {
-    JOINED: "{who} joined the group.",
-    LEFT: "{who} left the group.",
-    SESSION_EXPIRED: "{who} was not heard of for its session timeout of {session} s and was removed.",
-    DISCONNECTED: "{who} lost its connection, did not come back within {grace} s and was removed.",
-    REBALANCE_TIMEOUT: "{who} did not ask for the assignment within the rebalance timeout of {rebalance} s.",
-    LEADER_REJOINED: "{who}, the leader, asked for a new assignment.",
-    METADATA_CHANGED: "{who} changed its subscription or its protocols.",
-    STATIC_REPLACED: "{who} was taken over by a new process.",
-    ADMIN: "{who} was removed by an operator.",
-    OVER_CAPACITY: "{who} was removed because the group is larger than its limit.",
+    cause_kind.JOINED: "{who} joined the group.",
+    cause_kind.LEFT: "{who} left the group.",
+    cause_kind.SESSION_EXPIRED: (
+        "{who} was not heard of for its session timeout of {session} s and was removed."
+    ),
+    cause_kind.DISCONNECTED: "{who} lost its connection, did not come back within {grace} s and was removed.",
+    cause_kind.REBALANCE_TIMEOUT: (
+        "{who} did not ask for the assignment within the rebalance timeout of {rebalance} s."
+    ),
+    cause_kind.LEADER_REJOINED: "{who}, the leader, asked for a new assignment.",
+    cause_kind.METADATA_CHANGED: "{who} changed its subscription or its protocols.",
+    cause_kind.STATIC_REPLACED: "{who} was taken over by a new process.",
+    cause_kind.ADMIN: "{who} was removed by an operator.",
+    cause_kind.OVER_CAPACITY: "{who} was removed because the group is larger than its limit.",
 }
 
 
@@ -53,8 +43,6 @@ def by_member(
         grace=_seconds(member.terms.disconnect_grace_ms),
         rebalance=_seconds(member.terms.rebalance_timeout_ms),
     )
-    if reason:
-        sentence = f"{sentence[:-1]}: {reason.rstrip(' .')}."
     return common_pb2.RebalanceCause(
         kind=kind,
         member_id=member.member_id,
@@ -62,7 +50,7 @@ def by_member(
         client_id=member.client_id,
         host=member.host,
         reason=reason,
-        sentence=sentence,
+        sentence=with_reason(sentence, reason),
         at_ms=at_ms,
         silence_ms=_silence_ms(kind, member),
     )
@@ -82,14 +70,13 @@ def reverted(at_ms: int, joiner: Member | None, reason: str = "") -> common_pb2.
         who += f" (instance {joiner.group_instance_id})" if joiner.group_instance_id else ""
         who += f" at {joiner.host}" if joiner.host else ""
         who += " can only be in such a one"
-    sentence = f"The group became a classic one again, because {who}"
     return common_pb2.RebalanceCause(
-        kind=CONVERTED,
+        kind=cause_kind.CONVERTED,
         group_instance_id=joiner.group_instance_id if joiner is not None else "",
         client_id=joiner.client_id if joiner is not None else "",
         host=joiner.host if joiner is not None else "",
         reason=reason,
-        sentence=f"{sentence}: {reason.rstrip(' .')}." if reason else f"{sentence}.",
+        sentence=with_reason(f"The group became a classic one again, because {who}.", reason),
         at_ms=at_ms,
     )
 
@@ -98,34 +85,30 @@ def topics_changed(topics: list[str], at_ms: int) -> common_pb2.RebalanceCause:
     """The cause "a subscribed topic was created, deleted or resized"."""
     names = ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
     return common_pb2.RebalanceCause(
-        kind=TOPIC_CHANGED, sentence=f"The partitions of a subscribed topic changed: {names}.", at_ms=at_ms
+        kind=cause_kind.TOPIC_CHANGED,
+        sentence=f"The partitions of a subscribed topic changed: {names}.",
+        at_ms=at_ms,
     )
 
 
 def over_capacity(size: int, limit: int, at_ms: int) -> common_pb2.RebalanceCause:
     """The cause "the loaded group is larger than the limit"."""
     return common_pb2.RebalanceCause(
-        kind=OVER_CAPACITY,
+        kind=cause_kind.OVER_CAPACITY,
         sentence=f"The group was loaded with {size} members, more than its limit of {limit}.",
         at_ms=at_ms,
     )
 
 
 def _silence_ms(kind: Kind, member: Member) -> int:
-    if kind == SESSION_EXPIRED:
+    if kind == cause_kind.SESSION_EXPIRED:
         return member.terms.session_timeout_ms
-    return member.terms.disconnect_grace_ms if kind == DISCONNECTED else 0
+    return member.terms.disconnect_grace_ms if kind == cause_kind.DISCONNECTED else 0
 
 
 def _who(member: Member, others: int) -> str:
-    name = f"Member {member.member_id}"
-    if member.group_instance_id:
-        name += f" (instance {member.group_instance_id})"
-    if member.host:
-        name += f" at {member.host}"
-    if others:
-        name += f" and {others} other{'s' if others > 1 else ''}"
-    return name
+    name = member_named(member)
+    return f"{name} and {others} other{'s' if others > 1 else ''}" if others else name
 
 
 def _seconds(ms: int) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
-from muster_core import error_code
+from muster_core import cause_kind, error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Push
 from muster_core.features import Feature
@@ -95,7 +95,7 @@ class Rebalancer:
             return  # gone, or heard of again while this waited in line
         if member.is_waiting and not member.is_new:
             return  # parked, so alive; its session starts when it is answered (SE-07)
-        kind = causes.DISCONNECTED if member.suspect else causes.SESSION_EXPIRED
+        kind = cause_kind.DISCONNECTED if member.suspect else cause_kind.SESSION_EXPIRED
         cause = causes.by_member(kind, member, self._context.now.wall_ms)
         self.remove_members(group, [member], cause)
 
@@ -328,7 +328,7 @@ class Rebalancer:
         late = [member for member in group.members.values() if member.member_id in late_ids]
         if late:
             cause = causes.by_member(
-                causes.REBALANCE_TIMEOUT, late[0], self._context.now.wall_ms, others=len(late) - 1
+                cause_kind.REBALANCE_TIMEOUT, late[0], self._context.now.wall_ms, others=len(late) - 1
             )
             self.remove_members(group, late, cause)
 

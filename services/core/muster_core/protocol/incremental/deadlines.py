@@ -5,6 +5,7 @@ from functools import partial
 
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
+from muster_core import cause_kind
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.decisions.upkeep import remove
@@ -220,10 +221,10 @@ class Deadlines:
 
     def _cause_of_silence(self, session: "Session", member: Member) -> causes.Cause:
         if session.is_suspect:
-            kind = causes.DISCONNECTED
+            kind = cause_kind.DISCONNECTED
             silence_ms = grace_ms_of(self._context.config, session.group.settings, member)
         else:
-            kind = causes.SESSION_EXPIRED
+            kind = cause_kind.SESSION_EXPIRED
             silence_ms = session.length_ms  # what is set since counts from its next heartbeat on (INC-121)
         return causes.by_member(kind, member, self._context.now.wall_ms, silence_ms)
 
@@ -234,7 +235,7 @@ class Deadlines:
     def _fence(self, group: Group, member_id: str, taken: Position) -> None:
         member = self._living(group, member_id)
         if member is not None and member.last_taken == taken:
-            cause = causes.by_member(causes.REBALANCE_TIMEOUT, member, self._context.now.wall_ms)
+            cause = causes.by_member(cause_kind.REBALANCE_TIMEOUT, member, self._context.now.wall_ms)
             self._remove(group, [(member, cause)])
 
     def _living(self, group: Group, member_id: str) -> Member | None:

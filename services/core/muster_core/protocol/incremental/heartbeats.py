@@ -27,7 +27,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.targets.target import Topics, When, subscribed_topics
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.bindings import fault_of_identity
-from muster_core.protocol.context import ShardContext
+from muster_core.protocol.context import ShardContext, nothing_follows
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
@@ -132,7 +132,7 @@ class IncrementalHeartbeats:
         assignors = assignors_of(context.room.assignors, group.settings)
         tend(decision, topics, assignors, partial(self._targets.when, group))
         if decision.records:
-            context.append(decision.records, _nothing, holds=group)
+            context.append(decision.records, nothing_follows, holds=group)
         else:
             self._targets.attend(group)
 
@@ -474,10 +474,6 @@ class IncrementalHeartbeats:
             shard_epoch=self._context.epoch,
         )
         self._context.reply(call.call_id, response)
-
-
-def _nothing() -> None:
-    """What follows the steps of stream members: the turn's end tells them."""
 
 
 def _bytes_of(record: records_pb2.Record) -> int:

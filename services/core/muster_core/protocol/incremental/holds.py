@@ -5,7 +5,7 @@ from weakref import ref
 
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
-from muster_core.protocol.context import ShardContext
+from muster_core.protocol.context import ShardContext, nothing_follows
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
 
@@ -54,11 +54,7 @@ class Holds:
         decision = Decision(incremental, group.group_id, context.record)
         decision.end_hold()
         decision.raise_epoch(causes.hold_ended(context.now.wall_ms), incremental.topics_hash)
-        context.append(decision.records, _nothing, holds=group)
-
-
-def _nothing() -> None:
-    """The target follows at the end of the turn."""
+        context.append(decision.records, nothing_follows, holds=group)
 
 
 class _End(Timer):

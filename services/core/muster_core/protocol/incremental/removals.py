@@ -4,7 +4,7 @@ from functools import partial
 
 from muster_protos.muster.v1.coordinator_pb2 import LeaveGroupRequest, LeaveGroupResponse
 
-from muster_core import error_code
+from muster_core import cause_kind, error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.incremental import causes
@@ -63,7 +63,7 @@ class Removals:
         first = next(iter(leaving.values()))
         reason = next((leaver.reason for leaver in request.members if leaver.reason), "")
         left = first.told.classic_session_ms and not call.is_operator and request.members[0].member_id
-        kind = causes.LEFT if left else causes.ADMIN
+        kind = cause_kind.LEFT if left else cause_kind.ADMIN
         cause = causes.by_member(kind, first, context.now.wall_ms, reason=reason)
         decision = Decision(incremental, group.group_id, context.record)
         assignors = assignors_of(context.room.assignors, group.settings)

@@ -7,7 +7,8 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupResponse
 
-from muster_core import error_code
+from muster_core import cause_kind, error_code
+from muster_core.cause_kind import Kind
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.features import Feature
@@ -206,7 +207,7 @@ class Joins:
             self._context.reply(call.call_id, answer)
             self._rebalancer.check_join(group)
             return
-        cause = causes.by_member(causes.OVER_CAPACITY, member, self._context.now.wall_ms)
+        cause = causes.by_member(cause_kind.OVER_CAPACITY, member, self._context.now.wall_ms)
         reply = partial(self._context.reply, call.call_id, answer)
         self._rebalancer.remove_members(group, [member], cause, [call.call_id], reply)
 
@@ -280,7 +281,7 @@ class Joins:
         group.new_member_added = True
         group.park_join(member, call.call_id)
         self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
-        self._prepare(group, causes.JOINED, member, request)
+        self._prepare(group, cause_kind.JOINED, member, request)
 
     # --- known members
 
@@ -309,20 +310,24 @@ class Joins:
         if join.is_retry(member) or member.terms.protocols == join.terms.protocols:
             self._answer_present(group, member, join.call)  # JG-27: its answer was lost
         else:
-            self._rejoin(group, member, join, causes.METADATA_CHANGED)
+            self._rejoin(group, member, join, cause_kind.METADATA_CHANGED)
 
     def _known_while_stable(self, group: Group, member: Member, join: JoinCall) -> None:
         if join.is_retry(member):
             self._answer_present(group, member, join.call)
         elif group.leader == member.member_id:
-            self._rejoin(group, member, join, causes.LEADER_REJOINED)  # JG-25
+            self._rejoin(group, member, join, cause_kind.LEADER_REJOINED)  # JG-25
         elif member.terms.protocols != join.terms.protocols:
-            self._rejoin(group, member, join, causes.METADATA_CHANGED)  # JG-26
+            self._rejoin(group, member, join, cause_kind.METADATA_CHANGED)  # JG-26
         else:
             self._answer_present(group, member, join.call)  # JG-24
 
     def _rejoin(
-        self, group: Group, member: Member, join: JoinCall, kind: causes.Kind = causes.METADATA_CHANGED
+        self,
+        group: Group,
+        member: Member,
+        join: JoinCall,
+        kind: Kind = cause_kind.METADATA_CHANGED,
     ) -> None:
         """Takes over what the join says and parks it for the next generation."""
         call, request = join.call, join.request
@@ -356,7 +361,7 @@ class Joins:
         identity = identity_of_join(call, self._context.features, old)
         secret_hash = self._secret_hash(join, old)
         new.update_from(request, join.terms, call.host, identity, secret_hash, join.process_id)
-        cause = self._cause(causes.STATIC_REPLACED, new, request)
+        cause = self._cause(cause_kind.STATIC_REPLACED, new, request)
         keeps_assignment = (
             group.state is GroupState.STABLE
             and old.member_id not in group.to_release  # or nobody would give away what it kept
@@ -417,7 +422,7 @@ class Joins:
         members = [new if member is old else member for member in group.members.values()]
         return elected_protocol(members) == group.protocol_name
 
-    def _prepare(self, group: Group, kind: causes.Kind, member: Member, request: JoinGroupRequest) -> None:
+    def _prepare(self, group: Group, kind: Kind, member: Member, request: JoinGroupRequest) -> None:
         """Starts a join phase; one that runs already keeps its cause, so none is made."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self._rebalancer.check_join(group)
@@ -431,9 +436,7 @@ class Joins:
 
     # --- words
 
-    def _cause(
-        self, kind: causes.Kind, member: Member, request: JoinGroupRequest
-    ) -> common_pb2.RebalanceCause:
+    def _cause(self, kind: Kind, member: Member, request: JoinGroupRequest) -> common_pb2.RebalanceCause:
         return causes.by_member(kind, member, self._context.now.wall_ms, request.reason)
 
     def _refuse(self, call: Request, code: ErrorCode, message: str) -> None:

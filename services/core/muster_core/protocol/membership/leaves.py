@@ -2,7 +2,7 @@
 
 from muster_protos.muster.v1.coordinator_pb2 import LeaveGroupRequest, LeaveGroupResponse
 
-from muster_core import error_code
+from muster_core import cause_kind, error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.protocol.bindings import may_leave
@@ -78,7 +78,7 @@ class Leaves:
             _note(response, leaver, error_code.NONE if fault is None else fault)
         if leaving:
             first, leaver = next(iter(leaving.values()))
-            kind = causes.LEFT if leaver.member_id else causes.ADMIN
+            kind = cause_kind.LEFT if leaver.member_id else cause_kind.ADMIN
             cause = causes.by_member(kind, first, self._context.now.wall_ms, leaver.reason, len(leaving) - 1)
             members = [member for member, _ in leaving.values()]
             self._rebalancer.remove_members(
@@ -89,7 +89,7 @@ class Leaves:
         if unused is not None and group.state is not GroupState.EMPTY:
             # as Kafka 4.1 does: also the leaving of one that never came starts a rebalance
             cause = causes.by_member(
-                causes.LEFT, Member(unused.member_id), self._context.now.wall_ms, unused.reason
+                cause_kind.LEFT, Member(unused.member_id), self._context.now.wall_ms, unused.reason
             )
             self._rebalancer.prepare(group, cause)
 

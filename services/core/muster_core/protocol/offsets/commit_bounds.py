@@ -69,7 +69,7 @@ class CommitBounds:
         return None
 
     def opened(self, commit: records_pb2.OffsetCommitted) -> tuple[int, int]:
-        """A commit goes to the log; returns what `closed` is to be given."""
+        """Counts a commit that goes to the log; returns the argument for `closed`."""
         size = (len(commit.offsets), _most_bytes(commit))
         on_their_way = self._open.get(commit.group_id)
         if on_their_way is None:
@@ -80,7 +80,7 @@ class CommitBounds:
         return size
 
     def closed(self, group_id: str, size: tuple[int, int]) -> None:
-        """The log has a commit."""
+        """Counts a commit no longer as on its way: the log has it."""
         on_their_way = self._open[group_id]
         on_their_way.commits -= 1
         on_their_way.offsets -= size[0]

@@ -7,7 +7,7 @@ from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.incremental.targets.target import subscribed_topics
-from muster_core.protocol.context import ShardContext
+from muster_core.protocol.context import ShardContext, nothing_follows
 from muster_core.protocol.topics.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition
 
@@ -29,7 +29,7 @@ class RemovedPartitions:
         self._carried_out: frozenset[TopicPartition] = frozenset()
 
     def carry_out(self) -> None:
-        """Removes the offsets of what was removed since; what a log that was just read has of it too."""
+        """Removes the offsets of partitions that were removed since, or that a log just read still has."""
         removed = self._context.catalog.removed_places
         if removed is self._carried_out:
             return
@@ -38,7 +38,7 @@ class RemovedPartitions:
         if new and (note := self._note(new)):
             records.append(note)
         if records:
-            self._context.append(records, _nothing, step_bytes=_STEP_BYTES)
+            self._context.append(records, nothing_follows, step_bytes=_STEP_BYTES)
 
     def _tombstones(self, removed: frozenset[TopicPartition]) -> Iterator[records_pb2.Record]:
         context = self._context
@@ -81,7 +81,3 @@ class RemovedPartitions:
                 known |= {topic for topic, _ in group.incremental.owners}
             known |= {topic_of(topic) for topic, _ in group.offsets.table}
         return known
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

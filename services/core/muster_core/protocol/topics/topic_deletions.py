@@ -12,7 +12,7 @@ from muster_core.events import TopicsChanged
 from muster_core.features import Feature
 from muster_core.log.snapshot import Covered
 from muster_core.position import NOWHERE, Position
-from muster_core.protocol.context import ShardContext
+from muster_core.protocol.context import ShardContext, nothing_follows
 from muster_core.protocol.topics.tombstones import offset_tombstones, tombstones_by_topic
 from muster_core.state.published import TopicPartition, partitions_in
 
@@ -73,7 +73,7 @@ class TopicDeletions:
             context.deletions.append(deleted)
             context.append(records, self._noted, step_bytes=_STEP_BYTES)
         elif records:
-            context.append(records, _nothing, step_bytes=_STEP_BYTES)
+            context.append(records, nothing_follows, step_bytes=_STEP_BYTES)
 
     def _since(self, event: TopicsChanged, catalog: Catalog) -> Position:
         """Up to where deletions were carried out before an event."""
@@ -139,7 +139,7 @@ class TopicDeletions:
         if not new and catalog is self._level_with:
             return  # nearly always: the log says all of it
         if new or not self._is_level(catalog):
-            self._context.append([self._seen(frozenset(), new)], _nothing)
+            self._context.append([self._seen(frozenset(), new)], nothing_follows)
         if self._is_level(catalog):
             self._level_with = catalog
 
@@ -201,7 +201,3 @@ class TopicDeletions:
         context.working_on = None
         for group_id, partitions in coming.items():
             yield from offset_tombstones(context, group_id, partitions, "topic_deleted")
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

@@ -20,7 +20,7 @@ def converted(
     now_ms: int,
     findings: Findings,
 ) -> GroupState:
-    """Judges a conversion, and gives what is known of the group that follows.
+    """Judges a conversion; returns what is known of the group after it.
 
     Args:
         position: its place.
@@ -61,7 +61,7 @@ def reverted(
     group: GroupState,
     findings: Findings,
 ) -> Given:
-    """Judges that an incremental group is classic again, and gives who has what from there on.
+    """Judges that an incremental group became classic again; returns who has what from then on.
 
     Args:
         position: place of the record.

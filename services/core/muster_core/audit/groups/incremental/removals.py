@@ -1,8 +1,8 @@
 """M3 and I8: members of incremental groups are removed only after their time."""
 
 from muster_protos.muster.log.v1 import incremental_pb2
-from muster_protos.muster.v1 import common_pb2
 
+from muster_core import cause_kind
 from muster_core.audit.groups.incremental.state import MemberState
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
@@ -35,7 +35,7 @@ def check_removal(
     least_ms = _granted_ms(message.cause.kind, member.told)
     text = f"{name} after {stated_ms} ms of silence; it was granted {least_ms} ms when it joined"
     findings.expect("M3", stated_ms >= least_ms, position, text)
-    timed_out = message.cause.kind == common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
+    timed_out = message.cause.kind == cause_kind.REBALANCE_TIMEOUT
     text = f"{name} for what it did not give back, and owes nothing"
     findings.expect("I8", member.owes or not timed_out, position, text)
     if timed_out and member.owes and member.taken_ms is not None and not message.clock_moved:
@@ -44,13 +44,11 @@ def check_removal(
         findings.expect("I8", _over(passed_ms, time_out_ms), position, text)
 
 
-def _granted_ms(
-    kind: common_pb2.RebalanceCauseKind.ValueType, told: incremental_pb2.IncrementalMember
-) -> int:
+def _granted_ms(kind: cause_kind.Kind, told: incremental_pb2.IncrementalMember) -> int:
     """How long a member that asked for it may be silent at least (docs/safety.md, INC-104); 0: not known."""
-    if kind == common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED:
+    if kind == cause_kind.SESSION_EXPIRED:
         return told.session_timeout_ms
-    if kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED:
+    if kind == cause_kind.DISCONNECTED:
         return min(told.disconnect_grace_ms, told.session_timeout_ms)
     return 0
 

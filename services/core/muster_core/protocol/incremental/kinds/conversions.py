@@ -19,7 +19,7 @@ from muster_core.incremental.member import Told
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.incremental.targets.target import Topics, subscribed_topics
 from muster_core.position import Position
-from muster_core.protocol.context import ShardContext
+from muster_core.protocol.context import ShardContext, nothing_follows
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.settings import assignors_of
@@ -86,7 +86,7 @@ class Conversions:
     def _try(self, group: Group) -> None:
         if self._context.groups.get(group.group_id) is not group:
             return
-        if self._policy_fault(group) or self.fault_of(group) or self.convert(group, _nothing):
+        if self._policy_fault(group) or self.fault_of(group) or self.convert(group, nothing_follows):
             self.follow(group)
 
     def _policy_fault(self, group: Group) -> str:
@@ -254,10 +254,6 @@ def _keeps_more(group: Group, claims: Claims, member_id: str) -> bool:
         (topic, number) for topic, numbers in claims.of(member_id).items() for number in numbers
     ]
     return any(group.owners.get(partition, ("",))[0] != member_id for partition in kept)
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""
 
 
 class _Due(Timer):

@@ -9,7 +9,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatResponse,
 )
 
-from muster_core import error_code
+from muster_core import cause_kind, error_code
 from muster_core.events import Request
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.request import LEAVE, Refused
@@ -156,7 +156,7 @@ class Reversions:
             self._left(call, request)
         else:
             cause = classic_causes.by_member(
-                classic_causes.LEFT, member, context.now.wall_ms, request.leave_reason
+                cause_kind.LEFT, member, context.now.wall_ms, request.leave_reason
             )
             then = partial(self._left, call, request)
             self._rebalancer.remove_members(group, [member], cause, [call.call_id], then)
