@@ -52,7 +52,7 @@ def stream(
 
 
 def beaten(opened: SessionStream, number: int) -> session_pb2.BeatAck:
-    opened._beat(session_pb2.Beat(number=number))
+    opened._attachments.beat(session_pb2.Beat(number=number))
     message = opened._outbox.take()
     assert isinstance(message, session_pb2.SessionResponse)
     (frame,) = message.frames
@@ -109,7 +109,7 @@ async def test_unsure_is_said_with_the_feature_to_those_who_know_it(knows: bool,
 async def test_a_shard_hears_what_its_members_have_heard() -> None:
     shard = Willing()
     opened = stream(sure=True, shard=shard)
-    opened._beat(session_pb2.Beat(number=3, acknowledged=2))
+    opened._attachments.beat(session_pb2.Beat(number=3, acknowledged=2))
     assert shard.heard == [Beat(1, 3, 2)]
 
 

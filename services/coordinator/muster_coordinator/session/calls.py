@@ -39,7 +39,7 @@ OTHER_CALL_MAX_BYTES = 1 << 20
 
 
 _FRAME_S = 0.000_2
-"""For each frame above a quota a stream is not read for so long: of calls more are not even refused."""
+"""How long a stream is not read for each frame above a quota; more calls than that are not even refused."""
 _LONGEST_PAUSE_S = 0.2
 
 _HEARTBEAT = "heartbeat"

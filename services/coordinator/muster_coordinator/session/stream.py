@@ -8,18 +8,18 @@ from typing import Any
 import grpc
 import structlog
 from muster_core import error_code
-from muster_core.error_code import ErrorCode
-from muster_core.events import Attach, Detach, Push, StreamBroken, StreamPlace
-from muster_protos.limits import ID_MAX_BYTES, MEMBER_SECRET_MAX_BYTES
-from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_core.events import Push, StreamBroken
+from muster_protos.limits import ID_MAX_BYTES
+from muster_protos.muster.v1 import session_pb2
 from muster_runtime.clock import wall_ms
 from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.refusals import Refused
 
 from muster_coordinator.loop_share import LoopShare
+from muster_coordinator.session.attachments import Attachments, is_id
 from muster_coordinator.session.calls import ProtocolBroken, StreamCalls
 from muster_coordinator.session.dependencies import StreamDependencies
-from muster_coordinator.session.members import MemberKey, StreamMembers, Unheard
+from muster_coordinator.session.members import StreamMembers
 from muster_coordinator.session.outbox import Outbox
 from muster_coordinator.shard.owned_shard import OwnedShard
 
@@ -30,13 +30,9 @@ BEAT_INTERVAL_MAX_MS = 60_000
 MISSED_BEATS = 3
 """A client that missed so many beats is silent."""
 
-MAX_MEMBERS = "session_max_members"
-"""The limit of members on a stream, by the name of its setting."""
-
 _SILENT_MIN_MS = 1_000
 _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
-_SMALL_BYTES = 64
 _TURN_S = 0.005
 """Frames of a message that take longer are played one message at a time."""
 
@@ -67,28 +63,25 @@ class SessionStream:
         self.stream_id = stream_id
         self.client_id = ""
         self.members = StreamMembers(stream_id)
-        self._host = host
         self._around = around
         self._settings = settings
         self._outbox = Outbox(settings.max_queued_bytes, around.queued)
         self._peer = ""
-        self._watch = around.watch()
+        watch = around.watch()
+        self._attachments = Attachments(self, host, around, watch, self._frame)
         self._calls = StreamCalls(
             around.calls,
             host,
             settings.max_open_calls,
-            self,
+            self._attachments,
             self._frame,
             self._send,
             self._outbox.wake,
-            self._watch,
+            watch,
             around.admit,
         )
         self._beat_interval_ms = 0
-        self._beat_number = 0
-        self._rights_version = around.calls.rights.version
         self._other_frames = 0
-        self._knows_unsure = False
         self._opened_ms = self._heard_ms = around.boot_ms()
         self._write_began_ms: int | None = None
         spread_ms = settings.max_age_ms // 10
@@ -101,9 +94,9 @@ class SessionStream:
         self._overflowed = False
         self._cutting: asyncio.TimerHandle | None = None
         self._frames: dict[str, Callable[[Any], None]] = {
-            "attach": self._attach,
-            "detach": self._detach,
-            "beat": self._beat,
+            "attach": self._attachments.attach,
+            "detach": self._attachments.detach,
+            "beat": self._attachments.beat,
             "call": self._call,
             "hello": self._second_hello,
         }
@@ -227,10 +220,7 @@ class SessionStream:
 
     def broken(self, *, suspect: bool, ago_ms: int = 0) -> None:
         """Notifies the shards of its members that the stream is over, and how long ago it ended."""
-        for key in self.members:
-            if self._around.places.get(key) is self:
-                del self._around.places[key]
-        self.members.broken(suspect=suspect, ago_ms=ago_ms)
+        self._attachments.broken(suspect=suspect, ago_ms=ago_ms)
 
     @property
     def attached(self) -> bool:
@@ -315,120 +305,17 @@ class SessionStream:
             raise ProtocolBroken(
                 f"hello.beat_interval_ms: must be {BEAT_INTERVAL_MIN_MS:,} to {BEAT_INTERVAL_MAX_MS:,}"
             )
-        if not _short(hello.client_id):
+        if not is_id(hello.client_id):
             raise ProtocolBroken(f"hello.client_id: must be at most {ID_MAX_BYTES} bytes long")
         self._beat_interval_ms = hello.beat_interval_ms
         self.client_id = hello.client_id or "client"
-        self._knows_unsure = hello.knows_unsure
+        self._attachments.knows_unsure = hello.knows_unsure
 
     def _second_hello(self, _: session_pb2.Hello) -> None:
         raise ProtocolBroken("there was a Hello already")
 
     def _call(self, call: session_pb2.Call) -> None:
         self._calls.start(call)
-
-    def _attach(self, request: session_pb2.Attach) -> None:
-        key = (request.group_id, request.member_id)
-        if not request.group_id:
-            self._not_attached(request, error_code.INVALID_GROUP_ID)
-        elif (
-            not all(map(_short, (*key, request.group_instance_id)))
-            or len(request.member_secret) > MEMBER_SECRET_MAX_BYTES
-        ):
-            self._not_attached(request, error_code.INVALID_REQUEST)
-        elif not self._around.calls.rights.may_join(request.group_id, self._host):
-            self._not_attached(request, error_code.GROUP_AUTHORIZATION_FAILED)
-        elif not self.has_room_for(key):
-            self._not_attached(request, error_code.INVALID_REQUEST)
-        else:
-            shard = self._around.calls.locate(request.group_id)
-            if shard is None:
-                self._not_attached(request, error_code.COORDINATOR_NOT_AVAILABLE)
-            elif isinstance(shard, common_pb2.Coordinator):
-                self._not_attached(request, error_code.NOT_COORDINATOR, shard.shard_epoch, shard)
-            else:
-                code = shard.attach(
-                    Attach(self.stream_id, request, self._knows_unsure, current_identity().name)
-                )
-                if code != error_code.NONE:
-                    unsure = self._is_unsure(shard)
-                    self._not_attached(request, code, shard.epoch, shard.successor, unsure=unsure)
-
-    def _is_unsure(self, shard: OwnedShard) -> bool:
-        """Whether to say `unsure` to members of a shard.
-
-        Its core is suspended, so it counts that from now on they may live for their sessions (SES-24).
-        """
-        return self._knows_unsure and shard.suspended and self._around.says_unsure()
-
-    def place(self, connection: int) -> StreamPlace:
-        """Where a member of an incremental group is that makes a call on the stream."""
-        return StreamPlace(self.stream_id, connection, self._knows_unsure)
-
-    def has_room_for(self, key: MemberKey) -> bool:
-        """Whether one more member may be on the stream, or this one is; counts it if not."""
-        has_room = len(self.members) < self._settings.max_members or key in self.members
-        if not has_room:
-            self._around.refused(MAX_MEMBERS)
-        return has_room
-
-    def forget(self, key: MemberKey) -> None:
-        """A member is not on the stream any more."""
-        self.members.remove(key)
-        if self._around.places.get(key) is self:
-            del self._around.places[key]
-
-    def _not_attached(
-        self,
-        request: session_pb2.Attach,
-        code: ErrorCode,
-        shard_epoch: int = 0,
-        owner: common_pb2.Coordinator | None = None,
-        *,
-        unsure: bool = False,
-    ) -> None:
-        result = self._frame(_SMALL_BYTES).attach_result
-        result.unsure = unsure
-        result.group_id = request.group_id
-        result.member_id = request.member_id
-        result.error_code = code
-        result.shard_epoch = shard_epoch
-        if owner is not None and code == error_code.NOT_COORDINATOR:
-            result.coordinator.CopyFrom(owner)
-
-    def _detach(self, request: session_pb2.Detach) -> None:
-        shard = self.members.remove((request.group_id, request.member_id))
-        if shard is not None:
-            self._around.places.pop((request.group_id, request.member_id), None)
-            shard.notify(Detach(self.stream_id, request))
-
-    def _beat(self, beat: session_pb2.Beat) -> None:
-        if beat.number <= self._beat_number:
-            raise ProtocolBroken("beat.number: must grow with each beat, from 1")
-        self._beat_number = beat.number
-        self._watch.beat()
-        unheard = self._revoked()
-        unheard += self.members.beat(beat.number, beat.acknowledged)
-        if not self._around.may_answer(self._around.boot_ms()):
-            unheard = self.members.suspend()
-        ack = self._frame(_SMALL_BYTES * (1 + len(unheard))).beat_ack
-        ack.number = beat.number
-        for (group_id, member_id), code, shard in unheard:
-            missed = ack.unheard.add(group_id=group_id, member_id=member_id, error_code=code)
-            if self._is_unsure(shard):
-                missed.unsure = True
-                missed.shard_epoch = shard.epoch
-
-    def _revoked(self) -> list[Unheard]:
-        """Members that lost the right to be in their groups since the last beat; they are off the stream."""
-        rights = self._around.calls.rights
-        if self._rights_version == rights.version:
-            return []
-        self._rights_version = rights.version
-        lost = self.members.revoked(lambda group_id: rights.may_join(group_id, self._host))
-        for unheard in lost:
-            self._around.places.pop(unheard.key, None)
-        return lost
 
     # --- what the server says
 
@@ -443,16 +330,12 @@ class SessionStream:
         key = (message.group_id, message.member_id)
         if isinstance(message, session_pb2.AttachResult):
             if message.error_code in _ATTACHED:
-                before = self._around.places.get(key)
-                if before is not None and before is not self:
-                    before.members.remove(key)
-                self._around.places[key] = self
-                self.members.add(shard, key)
+                self._attachments.attached(shard, key)
                 if self._left or self._reported:  # it was answered after the stream had broken
                     broken = StreamBroken(self.stream_id)
                     asyncio.get_running_loop().call_soon(shard.notify, broken)
         elif not isinstance(message, session_pb2.RebalanceStarted):
-            self.forget(key)
+            self._attachments.forget(key)
         if not self._left:
             getattr(self._frame(message.ByteSize()), _NEWS[type(message)]).CopyFrom(message)
 
@@ -496,7 +379,3 @@ class SessionStream:
         self.refuse(reason)
         if self._write_began_ms is not None:
             self._around.cuts.soon(self._peer, unread_bytes=unread_bytes)
-
-
-def _short(text: str) -> bool:
-    return len(text) <= ID_MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) <= ID_MAX_BYTES

@@ -12,8 +12,8 @@ from muster_protos.muster.v1 import (
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import LONG_SECONDS, SHORT_SECONDS
 
+from muster_coordinator.session.attachments import MAX_MEMBERS
 from muster_coordinator.session.sessions import MAX_STREAMS
-from muster_coordinator.session.stream import MAX_MEMBERS
 from muster_coordinator.shard.phase import Phase
 
 CALL_NAMES = {
