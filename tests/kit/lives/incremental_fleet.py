@@ -65,6 +65,7 @@ class Worker:
                 self.state.begun(move.partitions)
             else:
                 self.state.ended(move.partitions, still_run=move.still_run)
+                self.due_ms = now_ms  # as the client does: whoever waits for it hears of it at once
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,7 @@ class Fleet:
         now_ms, state = self.now_ms, worker.state
         if worker.calling is not None and now_ms >= worker.calling[1]:
             worker.calling = None
-        is_due = state.owes_list() or now_ms >= worker.due_ms
-        if worker.calling is not None or not state.may_ask() or not is_due:
+        if worker.calling is not None or not state.may_ask() or now_ms < worker.due_ms:
             return
         asked = worker.ask(now_ms)
         worker.calling = asked, now_ms + CALL_TIMEOUT_MS

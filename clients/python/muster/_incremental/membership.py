@@ -2,7 +2,7 @@
 
 It has no clock and no I/O: methods get the boot time, in ms. `ask` makes requests, `hear` and `push` take
 what comes back, in any order and any number of times, and `next_move` says what to do with the
-work; `begun` and `ended` tell that it was done.
+work; `begun` and `ended` note that it was done.
 """
 
 from collections.abc import Collection
@@ -147,7 +147,6 @@ class Membership:
         self._acknowledged_ms = 0
         self._takes: dict[TopicPartition, int] = {}
         self._left_running: set[TopicPartition] = set()
-        self._owes = False
         self._confirmed: Place | None = None
 
     def adopt(self, seat: ClassicSeat) -> None:
@@ -164,13 +163,8 @@ class Membership:
         self.runs = dict(sorted(seat.runs.items()))
         self.life.last_until(seat.life_ends_at_ms)
         self._acknowledged_ms = seat.acknowledged_ms
-        self._owes = True
 
     # What it says
-
-    def owes_list(self) -> bool:
-        """Whether the coordinator waits for the list of what is worked on, so that it is sent at once."""
-        return self.phase is Phase.IN and self._owes and not self._is_to_end_work
 
     def may_ask(self) -> bool:
         """Whether a request may be made: not a new join while work of the one before still runs."""
@@ -242,7 +236,7 @@ class Membership:
         self._era += 1
         self.epoch, self.version, self.told = JOIN, NOWHERE, None
         self.code, self.why = 0, ""
-        self._over = self._owes = False
+        self._over = False
         self._holder, self._refused_ms, self._confirmed = NOWHERE, None, None
         self._left_running.clear()
         self.life.restart()
@@ -314,7 +308,6 @@ class Membership:
         self.phase = Phase.CLASSIC
         self._era += 1
         self.told = None
-        self._owes = False
         if not self._over and self.life.remaining_ms(now_ms):
             self.life.last_until(self.life.changed_end_ms)
 
@@ -353,7 +346,6 @@ class Membership:
         self._era += 1
         self._doomed = bool(self.runs)
         self.told = None
-        self._owes = False
         self.life.end()
 
     def _take(self, answer: ConsumerGroupHeartbeatResponse, acknowledged_ms: int) -> None:
@@ -372,7 +364,6 @@ class Membership:
         if is_news:
             self.changes += 1
             self.cause = answer.cause if answer.HasField("cause") else None
-        self._owes |= self._over
         self._over = False
         if listed == self.runs and not self._doomed:
             self.told = None
@@ -397,7 +388,6 @@ class Membership:
         is_present = Place.of(request.version) == self.version == Place.of(answer.version)
         if is_present and not self._is_to_end_work and sent <= {*self.runs, *self._left_running}:
             self._confirmed = self.version
-            self._owes = False
 
     # What it does
 
@@ -457,6 +447,5 @@ class Membership:
                 self._left_running.add(partition)
         self._doomed = self._doomed and bool(self.runs)
         self._confirmed = None
-        self._owes = True
         if self.told is not None and self.told == self.runs:
             self.told = None

@@ -59,14 +59,6 @@ class Metric:
         unit = f"_{self.unit}" if self.unit else ""
         return f"{self.base}{unit}{'_total' if self.kind is Kind.COUNTER else ''}"
 
-    @property
-    def series_max(self) -> int:
-        """How many combinations of label values there can be."""
-        number = 1
-        for values in self.labels.values():
-            number *= len(values) + 1
-        return number
-
     def allowed(self, labels: Labels) -> Labels:
         """The values of its labels, in order, with `other` for those that it does not have."""
         return tuple(
