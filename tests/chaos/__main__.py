@@ -9,15 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import chaos.coordinators
-import chaos.members
-import chaos.network
-import chaos.nodes
-import chaos.snapshots  # noqa: F401 - they add themselves to the list
+from chaos.all_scenarios import SCENARIOS
 from chaos.arena import Size
 from chaos.kinds import KINDS
 from chaos.run import Result, run
-from chaos.scenario import CLUSTER_SETTINGS, SCENARIOS, Scenario
+from chaos.scenario import CLUSTER_SETTINGS, Scenario
 
 SMALL = {"groups": 6, "members": 4, "processes": 2}
 

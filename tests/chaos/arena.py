@@ -79,7 +79,8 @@ class Arena:
         size: of the load.
         say: prints progress.
         settings: further variables for the cluster's processes.
-        trimmed: logs are trimmed, so that old commits stand there no more.
+        trimmed: logs are trimmed, so that they do not have old commits any more.
+        audited: the audit with Spark judges the log at the end, where Spark is in the environment.
     """
 
     def __init__(
@@ -90,12 +91,14 @@ class Arena:
         *,
         settings: dict[str, str] | None = None,
         trimmed: bool = False,
+        audited: bool = True,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.say = say
         self.cluster = LinkedCluster(folder, settings=settings)
         self._trimmed = trimmed
+        self._audited = audited
         self.load = Load(
             self.cluster,
             folder,
@@ -461,8 +464,10 @@ class Arena:
             Violation(one.violation.invariant, 0, f"{one.log}: {one.violation.detail}")
             for one in report.evidence
         ]
-        told = "no audit: Spark is not in the environment (`./x audit` adds it)"
-        if installed():
+        told = "no audit with Spark"
+        if self._audited and not installed():
+            told += ": it is not in the environment (`./x audit` adds it)"
+        elif self._audited:
             folder = self.load.histories.parent / "audit"
             found, told = await audit(self.cluster.redis_url, folder, self._noted, places)
             violations += found

@@ -86,6 +86,7 @@ async def run(
     say: Callable[[str], None],
     *,
     patience: int = 1,
+    audited: bool = True,
 ) -> Result:
     """Runs them on one cluster of their kind; the checks over everything come at its end.
 
@@ -96,12 +97,14 @@ async def run(
         say: prints progress.
         patience: how many times as long as its scenario allows a commit may take: more where others use the
             machine, too.
+        audited: the audit with Spark judges each log as well (see `Arena`).
     """
     began = time.monotonic()
     result = Result([], [])
     kind = scenarios[0].cluster
     settings = CLUSTER_SETTINGS[kind]
-    async with Arena(folder, size, say, settings=settings, trimmed=kind == TRIMMING) as arena:
+    arena = Arena(folder, size, say, settings=settings, trimmed=kind == TRIMMING, audited=audited)
+    async with arena:
         say(f"  {len(arena.load.slots)} members of {len(arena.load.groups)} groups commit; {folder}")
         for scenario in scenarios:
             verdict = await _try(arena, scenario, patience)

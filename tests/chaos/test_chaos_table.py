@@ -4,12 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import chaos.coordinators
-import chaos.members
-import chaos.network
-import chaos.nodes
-import chaos.snapshots  # noqa: F401 - they add themselves to the list
-from chaos.scenario import SCENARIOS
+from chaos.all_scenarios import SCENARIOS
 from muster import MemberConfig
 from muster_runtime.setting_facts import facts
 from muster_server.roles import settings_classes

@@ -58,7 +58,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happened, with --seed")
     parser.add_argument(
         "--dump", type=Path, metavar="FOLDER",
-        help="write what the nodes hold in the end, with --seed; `redis-cli --pipe` reads each file",
+        help="write what the nodes hold in the end, for `redis-cli --pipe`, and what was acknowledged and "
+        "read, for `muster-audit check --acks --reads`; with --seed",
     )  # fmt: skip
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that finds something")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")

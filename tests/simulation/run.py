@@ -14,13 +14,13 @@ from typing import Any
 import structlog
 from simulation import processes
 from simulation.cluster import GROUPS, SERVERS, Cluster
+from simulation.dump import dump as write_dump
 from simulation.judge import Judge
 from simulation.ledger import Ledger
 from simulation.nemesis import MEMBERS, Nemesis
 from simulation.observer import Observer
 from simulation.owners import Owners
 from simulation.processes import Process
-from simulation.redis_node import encoded
 from simulation.violations import Violation, Violations
 from simulation.worker import INCREMENTAL
 from simulation.world import World
@@ -137,7 +137,7 @@ def run_seed(
         seed: decides everything.
         minutes: virtual minutes.
         tell: takes the trace, line by line.
-        dump: folder for what the nodes hold in the end, as commands for a real server each: `redis-1.resp`, …
+        dump: folder for what is left in the end (`simulation.dump`).
     """
     began_s = time.process_time()
     world = World(seed)
@@ -168,10 +168,7 @@ def run_seed(
         judge = Judge(cluster, ledger, observer, violations)
         settled_s = _live(world, cluster, nemesis, judge, ledger, violations, minutes * 60)
     if dump is not None:
-        dump.mkdir(parents=True, exist_ok=True)
-        for node in cluster.nodes:
-            commands = b"".join(encoded(list(command)) for command in node.store.commands())
-            (dump / f"{node.name}.resp").write_bytes(commands)
+        write_dump(cluster, ledger, dump)
     violations.expect(
         "X2",
         cluster.network.delivered >= DELIVERED_MIN,
