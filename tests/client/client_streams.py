@@ -81,7 +81,7 @@ class StreamingCoordinator(Coordinator, session_pb2_grpc.GroupSessionServiceServ
         self.seen.append((kind, value))
         self.changed.set()
 
-    async def Session(self, request_iterator: Any, context: Any) -> Any:  # type: ignore[override]
+    async def Session(self, request_iterator: Any, context: Any) -> Any:  # type: ignore[override]  # the stubs know no servicers that are async
         if self.refuses is not None:
             self.note("Refused", None)
             await context.abort(self.refuses, "as the test wants it")

@@ -38,8 +38,10 @@ def ward_of(life: Life, route: Route | None = None, limit_ms: int = 60_000) -> W
     return Ward(vitals, route or Route(), life, limit_ms)
 
 
-def answer(code: int = 0, epoch: int = 7) -> coordinator_pb2.HeartbeatResponse:
-    return coordinator_pb2.HeartbeatResponse(error_code=code, shard_epoch=epoch)  # type: ignore[arg-type]
+def answer(
+    code: common_pb2.ErrorCode.ValueType = common_pb2.ERROR_CODE_NONE, epoch: int = 7
+) -> coordinator_pb2.HeartbeatResponse:
+    return coordinator_pb2.HeartbeatResponse(error_code=code, shard_epoch=epoch)
 
 
 @pytest.fixture
@@ -178,7 +180,7 @@ class Counting(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
 
 @pytest.fixture
 def server() -> Iterator[tuple[Counting, str]]:
-    counting = Counting()  # type: ignore[abstract]
+    counting = Counting()
     running = grpc.server(futures.ThreadPoolExecutor(2))
     coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server(counting, running)
     port = running.add_insecure_port("127.0.0.1:0")

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import muster
@@ -448,7 +448,7 @@ async def test_what_is_refused_is_not_sent_again_while_others_wait_for_the_parti
     [
         (2**63, ValueError),
         (muster.Committed(1, "\ud800"), UnicodeEncodeError),
-        (muster.Committed(1, 7), TypeError),  # type: ignore[arg-type]
+        (muster.Committed(1, cast(Any, 7)), TypeError),
         (muster.Committed(1, "é" * 40_000), muster.CommitRejected),
     ],
 )

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 """The client's side of TLS, against real servers with real certificates."""
 
 import asyncio

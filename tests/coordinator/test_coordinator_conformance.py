@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
@@ -222,7 +222,7 @@ async def test_a_client_needs_an_entry_for_what_it_asked(
     async def answer(*_: Any) -> discovery_pb2.FindCoordinatorResponse:
         return discovery_pb2.FindCoordinatorResponse(results=found)
 
-    discovery = DiscoveryClient(("127.0.0.1:1",), None)  # type: ignore[arg-type]
+    discovery = DiscoveryClient(("127.0.0.1:1",), cast(Any, None))
     monkeypatch.setattr(discovery, "_ask", answer)
     answers = await asyncio.gather(discovery.find("g", 0), discovery.find("h", 0), return_exceptions=True)
     assert [answer.result for answer in answers[:good] if isinstance(answer, FoundCoordinator)] == found[

@@ -1,6 +1,7 @@
 """Topics that are deleted and created again while a coordinator hears late of it; on the real log."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import group_of, owns
@@ -21,14 +22,14 @@ GROUP = group_of(1, 0, SHARDS)
 class HeldBack:
     """Keeps what metadata pushes from a view until it is let go; the lease goes on."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: Any) -> None:
         self._view = view
         self._apply = view._apply
         self._messages: list[metadata_pb2.WatchResponse] = []
-        view._apply = self._messages.append  # type: ignore[method-assign, assignment]
+        self._view._apply = self._messages.append
 
     def let_go(self) -> None:
-        self._view._apply = self._apply  # type: ignore[method-assign]
+        self._view._apply = self._apply
         for message in self._messages:
             self._apply(message)
 

@@ -15,6 +15,7 @@ LONG = "x" * 256
 TOPIC = coordinator_pb2.OffsetCommitRequest.Topic
 ALTER = group_settings_pb2.AlterGroupSettingsRequest
 CONVERT = group_conversion_pb2.ConvertGroupRequest
+KIND = group_conversion_pb2.GroupKind
 SETTINGS = group_settings_pb2.GroupSettings
 PARTITION = coordinator_pb2.OffsetCommitRequest.Partition
 
@@ -213,8 +214,8 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (ALTER(group_id="g", set=SETTINGS(hold=True), unset=["hold"]), "unset[0]", "same call"),
         (ALTER(group_id="g", unset=["hold"] * 8), "unset", "0 to 7"),
         (CONVERT(group_id="g"), "kind", "GROUP_KIND_CLASSIC"),
-        (CONVERT(group_id="g", kind=9), "kind", "GROUP_KIND_INCREMENTAL"),  # type: ignore[arg-type]
-        (CONVERT(group_id="g", kind=1, reason="x" * 256), "reason", "255"),  # type: ignore[arg-type]
+        (CONVERT(group_id="g", kind=KIND.ValueType(9)), "kind", "GROUP_KIND_INCREMENTAL"),
+        (CONVERT(group_id="g", kind=KIND.ValueType(1), reason="x" * 256), "reason", "255"),
     ],
 )
 def test_each_broken_limit_names_its_field_and_the_limit(request_: Any, field: str, limit: str) -> None:

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 from collections.abc import Callable
 
 import grpc

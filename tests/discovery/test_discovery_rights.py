@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 """What discovery answers callers who may do some things, over real connections."""
 
 import asyncio

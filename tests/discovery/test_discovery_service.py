@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -87,11 +87,7 @@ class Watched:
 
 def has_guide() -> bool:
     """Whether Atheris is installed; it has no wheel for every machine."""
-    with suppress(ImportError):
-        import atheris  # noqa: F401
-
-        return True
-    return False
+    return find_spec("atheris") is not None
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ async def test_a_loop_that_hangs_keeps_nothing_and_says_why_when_it_wakes(tmp_pa
             await at_work(heir, 1)
             starts = "SELECT worker FROM starts ORDER BY token"
             await until_equal(lambda: sink.rows(starts), [("sleeper",), ("heir",)])
-            Path(f"{path}.wake").touch()  # noqa: ASYNC240 - a moment
+            (tmp_path / "sink.wake").touch()
             assert "refused: " in await line_with(sleeper.stdout, "refused: ")
             wrong = "SELECT worker FROM wrong WHERE what LIKE 'writes with%'"
             await until_equal(lambda: sink.rows(wrong), [("sleeper",)])

@@ -1,5 +1,6 @@
 """Forks of our programs are processes like those that are started."""
 
+import asyncio
 import json
 import os
 import signal
@@ -116,14 +117,15 @@ async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         "print(launch(Path(sys.argv[1]), {}).pid, flush=True); sys.stdin.read()"
     )
     tests = str(Path(__file__).parents[1])
-    with subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", program, str(tmp_path)],
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(tmp_path),
         env={**os.environ, "PYTHONPATH": tests}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as parent:  # fmt: skip
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        await until((tmp_path / "ready").exists)
-        parent.kill()
+    )  # fmt: skip
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    await until((tmp_path / "ready").exists)
+    parent.kill()
+    await parent.wait()
 
     def runs() -> bool:
         try:

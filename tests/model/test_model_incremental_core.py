@@ -115,7 +115,7 @@ class SideBySide:
         """A heartbeat without its stream: it is a stream member still."""
         member = self.members[who]
         if isinstance(member, StreamMember):
-            member.ask = partial(NumberedMember.ask, member)  # type: ignore[method-assign]
+            vars(member)["ask"] = partial(NumberedMember.ask, member)
         self._beat(who)
         if isinstance(member, StreamMember):
             del member.ask

@@ -1,6 +1,5 @@
 """Callers who send no request, or read no answer: the server ends that, and health is never refused."""
 
-# mypy: disable-error-code="abstract"
 import asyncio
 import gc
 import os

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 """Who calls, by client certificates, on real servers."""
 
 import asyncio

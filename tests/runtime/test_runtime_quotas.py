@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 """Quotas of callers: at their edges, by connection, caller and group (LIM-39 to LIM-46)."""
 
 import asyncio

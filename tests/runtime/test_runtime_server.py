@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 import asyncio
 import importlib.metadata
 import time
@@ -68,7 +67,7 @@ class LogServicer(metadata_pb2_grpc.MetadataServiceServicer):  # what is missing
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         yield metadata_pb2.WatchResponse(lease_ms=int("internals"))
 
-    async def Lease(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+    async def Lease(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # the stubs know no servicers that are async
         while True:
             request = await context.read()
             if request is grpc.aio.EOF:

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 import asyncio
 import os
 import shutil

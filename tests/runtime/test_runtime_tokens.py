@@ -1,4 +1,3 @@
-# mypy: disable-error-code="abstract"
 """Tokens that prove who calls, on real servers: good and bad ones, keys in a file and at an address."""
 
 import asyncio

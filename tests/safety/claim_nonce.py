@@ -28,14 +28,15 @@ async def main() -> None:
         mine = await cluster.add_instance()
         nodes = mine.server.metadata.quorum.nodes
         await until(lambda: all(node.steps.connected for node in nodes), "connected")
-        send, overtaking = nodes[1].append, list[Any]()
+        node: Any = nodes[1]
+        send, overtaking = node.append, list[Any]()
 
         def append(shard: int, *rest: Any, **options: Any) -> Any:
             if not overtaking:
-                overtaking.append(nodes[1].prepare(shard, 50, secrets.token_bytes(16), b"other"))
+                overtaking.append(node.prepare(shard, 50, secrets.token_bytes(16), b"other"))
             return send(shard, *rest, **options)
 
-        setattr(nodes[1], "append", append)  # noqa: B010
+        node.append = append
         result = await writer.claim(mine)
         report(f"the claim: {metadata_pb2.LogOutcome.Name(result.outcome)}, epoch {result.epoch}")
 

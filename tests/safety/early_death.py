@@ -9,6 +9,7 @@ silent coordinator is dead soon after its lease time.
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from kit.programs import Broken, report, run
 from muster_metadata.cluster.leases import DEAD, LeaseObserver, LeaseRow
@@ -62,7 +63,7 @@ def dead_after_ms(lease_ms: int, poll_ms: int, seed: int, *, slow: bool = True) 
     view = ViewPublisher(LeaseObserver(lease_ms), lambda: now_ms)
     view.known("cluster", 1)
     monitor = Monitor(
-        Quorum(nodes, 1_000), None, view, poll_ms, lambda: now_ms,  # type: ignore[arg-type]  # nothing is removed
+        Quorum(nodes, 1_000), cast(Any, None), view, poll_ms, lambda: now_ms,
         on_catalog=lambda _: None, on_empty=lambda _: None, on_foreign=lambda: None,
     )  # fmt: skip
     last_ms = 14_000 + INTERVAL_MS * draw.randrange(5)

@@ -15,7 +15,6 @@ from typing import Any
 from kit.metadata.metadata_instances import Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.node import Node
 from muster_protos.muster.internal.v1 import metadata_pb2
 
@@ -48,9 +47,9 @@ def slow_once(node: Node, method: str, ask_s: float = 0.0, answer_s: float = 0.0
     setattr(node, method, once)
 
 
-def slow(connection: NodeConnection, ask_s: float) -> None:
-    """All that is sent is slow."""
-    connection.send = delayed(connection.send, ask_s)  # type: ignore[method-assign]
+def slow(connection: Any, ask_s: float) -> None:
+    """All that is sent by a `NodeConnection` is slow."""
+    connection.send = delayed(connection.send, ask_s)
 
 
 async def main() -> None:

@@ -26,8 +26,9 @@ def unreachable(instance: Instance, index: int) -> None:
         return asyncio.get_running_loop().create_future()
 
     node = instance.server.metadata.quorum.nodes[index]
-    for connection in (node.steps, node.bulk):
-        setattr(connection, "send", never)  # noqa: B010
+    connections: tuple[Any, ...] = (node.steps, node.bulk)
+    for connection in connections:
+        connection.send = never
 
 
 async def go_on(cluster: MetadataCluster, writer: Writer) -> None:

@@ -1,5 +1,7 @@
 """What `muster doctor` says of groups whose moves are held back."""
 
+from typing import Any
+
 import pytest
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_server.doctor.findings import CheckResult, Finding
@@ -8,10 +10,10 @@ from muster_server.doctor.holds import LONG_MS, judge_holds
 NOW_MS = 1_800_000_000_000
 
 
-def judged(**hold: object) -> list[Finding]:
+def judged(**hold: Any) -> list[Finding]:
     answer = peer_pb2.DescribeFaultsResponse()
     if hold:
-        answer.holds.append(peer_pb2.DescribeFaultsResponse.Hold(group_id="orders", **hold))  # type: ignore[arg-type]
+        answer.holds.append(peer_pb2.DescribeFaultsResponse.Hold(group_id="orders", **hold))
     return list(judge_holds({"c-1": answer}, NOW_MS))
 
 

@@ -81,6 +81,12 @@ def groups_of(request: GroupRequest) -> list[str]:
             return [request.group_id]
 
 
+def group_of(request: GroupRequest) -> str:
+    """The group of a call that is about one; empty: it may name several."""
+    group_id: str = getattr(request, "group_id", "")
+    return group_id
+
+
 class StreamPlace(NamedTuple):
     """Where a member of an incremental group is when it makes a call on a session stream.
 

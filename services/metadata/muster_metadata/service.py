@@ -43,7 +43,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
 
-    async def Log(  # type: ignore[override]
+    async def Log(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request_iterator: AsyncIterator[metadata_pb2.LogRequest], context: Any
     ) -> None:
         """Serves the stream on which a coordinator claims, appends, checks, stores snapshots and trims."""
@@ -61,7 +61,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         finally:
             metadata.measures.log_streams -= 1
 
-    async def Lease(  # type: ignore[override]
+    async def Lease(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request_iterator: AsyncIterator[metadata_pb2.LeaseRequest], context: Any
     ) -> None:
         """Serves the lease stream of one coordinator."""

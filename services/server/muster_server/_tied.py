@@ -25,4 +25,4 @@ def tie(parent: int) -> None:
 
 if __name__ == "__main__":
     tie(int(sys.argv[1]))
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
+    os.execv(sys.argv[2], sys.argv[2:])

@@ -36,7 +36,7 @@ def launch(
     arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], cwd: Path | None
 ) -> Launched:
     """Starts a program in a session of its own, tied to this process."""
-    return subprocess.Popen(  # noqa: S603
+    return subprocess.Popen(
         [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,

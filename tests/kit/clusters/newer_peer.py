@@ -8,13 +8,14 @@ import grpc
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
-from muster_protos.muster.internal.v1 import (  # noqa: F401 - they add themselves to the pool
-    coordinator_pb2 as peer_pb2,
-)
-from muster_protos.muster.internal.v1 import metadata_pb2, process_pb2  # noqa: F401
-from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, session_pb2  # noqa: F401
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import metadata_pb2, process_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, session_pb2
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 from muster_server.dev.ports import LOOPBACK
+
+KNOWN = (peer_pb2, metadata_pb2, process_pb2, coordinator_pb2, discovery_pb2, session_pb2)
+"""What a call may be of: whoever imports these modules adds them to the pool."""
 
 UNKNOWN = (
     b"\xc0\x3e\x07"  # field 1000, a number

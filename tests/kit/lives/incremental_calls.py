@@ -274,7 +274,8 @@ class DrawnCalls:
             disconnect_grace_ms=draw.choice([None, None, 1_000, 30_000]),
         )
         names = ["assignor", "hold", "session_timeout_ms", "disconnect_grace_ms"]
-        unset = [name for name in draw.sample(names, draw.randrange(3)) if not wanted.HasField(name)]  # type: ignore[arg-type]
+        is_set = {field.name for field, _ in wanted.ListFields()}
+        unset = [name for name in draw.sample(names, draw.randrange(3)) if name not in is_set]
         return AlterGroupSettingsRequest(group_id=GROUP, set=wanted, unset=unset)
 
     def admin(self) -> AdminRequest:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kit.logs.forged_members import ONE, generation_with
 from kit.logs.incremental_log import with_incremental_group
@@ -31,19 +31,19 @@ def _incremental(state: Shard) -> IncrementalGroup:
     return next(group.incremental for group in state.groups.values() if group.incremental is not None)
 
 
-def _member_becomes(**values: object) -> Change:
+def _member_becomes(**values: Any) -> Change:
     def change(state: Shard) -> None:
         group = _incremental(state)
-        group.put(replace(group.members["a"], **values))  # type: ignore[arg-type]
+        group.put(replace(group.members["a"], **values))
 
     return change
 
 
-def _told_otherwise(**values: object) -> Change:
+def _told_otherwise(**values: Any) -> Change:
     def change(state: Shard) -> None:
         group = _incremental(state)
         member: Member = group.members["a"]
-        group.put(replace(member, told=replace(member.told, **values)))  # type: ignore[arg-type]
+        group.put(replace(member, told=replace(member.told, **values)))
 
     return change
 

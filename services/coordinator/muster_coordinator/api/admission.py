@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from muster_core.events import GroupRequest
+from muster_core.events import GroupRequest, group_of
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
@@ -60,7 +60,7 @@ class Admission:
         is_commit = isinstance(request, coordinator_pb2.OffsetCommitRequest)
         begins = self._begins_group(request)
         may_begin = begins and self._may(request)
-        group_id: str = request.group_id if begins else ""  # type: ignore[union-attr]
+        group_id = group_of(request)
         if begins:
             party = None if connection is None else connection.party
             quotas.may_have_group(party, group_id, counts_for_prefix=may_begin)
@@ -70,7 +70,6 @@ class Admission:
             if begins:
                 connection.take(Quota.NEW_GROUPS)
         if quotas.has_groups and _is_of_a_group(request) and (may_begin or self._may(request)):
-            group_id = request.group_id  # type: ignore[union-attr]
             quotas.take_of_groups(Quota.CALLS, group_id, 1)
             quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
             if is_commit:

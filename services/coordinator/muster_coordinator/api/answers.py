@@ -39,7 +39,7 @@ _WHOLE_GROUPS_AT_ONCE = 10
 _PAGE_BYTES = 1 << 18
 
 Ask = Callable[[GroupRequest, str], Any]
-"""Answers a call that concerns one shard at once: what is asked of it waits for nothing any more."""
+"""Answers a call that concerns one shard, which was reached: it waits for nothing any more."""
 
 
 _DESCRIBED: Mapping[type[Any], type[Any]] = {

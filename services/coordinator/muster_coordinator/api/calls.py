@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from muster_core import error_code
-from muster_core.events import GroupRequest, GroupResponse
+from muster_core.events import GroupRequest, GroupResponse, group_of
 from muster_core.protocol.responses import refusal
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
@@ -112,7 +112,7 @@ class Calls:
     async def encoded(
         self, answer: GroupResponse, host: str, framed: Callable[[list[bytes]], Sequence[bytes]] = list
     ) -> bytes | None:
-        """A large answer, encoded beside no other one, of which hosts take turns; None: it is not large.
+        """Encodes a large answer, one at a time, and hosts take turns; returns None if it is not large.
 
         Args:
             answer: the answer.
@@ -136,7 +136,7 @@ class Calls:
         return await self.answer_judged(request, host, verdict)
 
     async def answer_judged(self, request: GroupRequest, host: str, verdict: Verdict | None) -> GroupResponse:
-        """Answers a call of which it is known what becomes of it; one that is told goes on to its end."""
+        """Answers a call that was judged; one that the trail records goes on though its caller leaves."""
         if verdict is None:
             return await self.answer_checked(request, host)
         work = self._answer_part(verdict, host)
@@ -160,7 +160,7 @@ class Calls:
         cluster = self._view.cluster
         if cluster is None or type(request) not in _AT_ONCE:
             return None
-        group_id = request.group_id  # type: ignore[union-attr]
+        group_id = group_of(request)
         shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count)) if group_id else None
         if shard is None or shard.phase is not Phase.SERVING or _has_large_answer(shard, request):
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.message_factory import GetMessageClass
 from muster_core import error_code
-from muster_core.events import GroupRequest, GroupResponse
+from muster_core.events import GroupRequest, GroupResponse, group_of
 from muster_core.protocol.responses import refusal
 from muster_protos.limits import topic_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -56,12 +56,12 @@ _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access chec
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a call of which not everything is allowed.
+    """What becomes of a call that is not allowed as it is, or that the trail records.
 
     Attributes:
         request: the part that is answered; None: nothing of it is.
         complete: makes the whole answer of that part's, or of None.
-        is_told: whether `complete` tells the trail of it, also where the caller has left before the answer.
+        is_told: whether `complete` records it in the trail, even if its caller leaves before the answer.
     """
 
     request: GroupRequest | None
@@ -92,7 +92,7 @@ class Rights:
         }
 
     def judge(self, request: GroupRequest, host: str) -> Verdict | None:
-        """What becomes of a call of the caller of now; None: it is answered, and nothing is to be told.
+        """Judges a call of the current caller; None: it is answered as it is, and nothing is recorded.
 
         Args:
             request: the call.
@@ -106,11 +106,11 @@ class Rights:
         return self._told(request, verdict, host)
 
     def may(self, request: GroupRequest) -> bool:
-        """Whether the caller of now may make a call that names one group; the trail does not say so."""
+        """Whether the current caller may make a call that names one group; a no is not recorded."""
         if not self._access.on:
             return True
         need = _NEEDS[type(request)]
-        return self._access.may(current_identity().name, need.verb, need.kind, request.group_id)  # type: ignore[union-attr]
+        return self._access.may(current_identity().name, need.verb, need.kind, group_of(request))
 
     def _puts_out(self, request: LeaveGroupRequest) -> bool:
         """Whether a call may put members out as an operator does."""
@@ -138,7 +138,7 @@ class Rights:
         of_several = self._of_several_groups.get(kind)
         if of_several is not None:
             return of_several(who, need, request, host)
-        if not self._access.allows(who, need.verb, need.kind, request.group_id, host):  # type: ignore[union-attr]
+        if not self._access.allows(who, need.verb, need.kind, group_of(request), host):
             answer = _refused(request, need)
             return Verdict(None, lambda _: answer)
         of_topics = self._of_some_topics.get(kind)
@@ -150,13 +150,13 @@ class Rights:
         return self._access.version
 
     def may_join(self, group_id: str, host: str) -> bool:
-        """Whether the caller of now, at this address, may be in a group."""
+        """Whether the current caller, at this address, may be in a group."""
         return not self._access.on or self._access.allows(
             current_identity().name, Verb.JOIN, Kind.GROUP, group_id, host
         )
 
     def sees_group(self) -> Callable[[str], bool] | None:
-        """Which groups a list shows the caller of now; None: all."""
+        """Which groups a list shows the current caller; None: all."""
         if not self._access.on:
             return None
         who = current_identity().name
@@ -165,18 +165,18 @@ class Rights:
         return lambda group_id: self._access.sees(who, Kind.GROUP, group_id)
 
     def sees_topic(self) -> Callable[[str], bool] | None:
-        """The topics whose offsets the caller of now is shown where it names none; None: all."""
+        """The topics whose offsets the current caller is shown where it names none; None: all."""
         if not self._access.on:
             return None
         who = current_identity().name
         return lambda name: self._access.sees(who, Kind.TOPIC, topic_of(name))
 
     def sees(self, who: str, name: str) -> bool:
-        """Whether an identity, by name, may see a topic; the trail does not say so."""
+        """Whether an identity, by name, may see a topic; a no is not recorded."""
         return self._access.sees(who, Kind.TOPIC, name)
 
     def is_operator(self, group_id: str) -> bool | None:
-        """Whether the caller of now may put members of others out of a group; None: no file says who may."""
+        """Whether the current caller may put members of others out of a group; None: no file says who may."""
         if not self._access.on:
             return None
         return self._access.may(current_identity().name, Verb.ADMIN, Kind.GROUP, group_id)
@@ -400,5 +400,5 @@ def outcomes_of(request: GroupRequest, answer: Any) -> tuple[list[str], dict[str
                 for entry in topic.partitions
             } or {f"group:{request.group_id}": answer.error_code}
         case _:
-            codes = {f"group:{request.group_id}": answer.error_code}  # type: ignore[union-attr]
+            codes = {f"group:{group_of(request)}": answer.error_code}
     return list(codes), {what: common_pb2.ErrorCode.Name(code) for what, code in codes.items() if code}

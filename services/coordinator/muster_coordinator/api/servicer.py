@@ -85,7 +85,7 @@ class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):
         self._serve = serve
         self._callers = callers
 
-    async def Session(  # type: ignore[override]
+    async def Session(  # type: ignore[override]  # the stubs know no servicers that are async
         self, _requests: Any, context: Any
     ) -> None:
         """Serves one stream."""

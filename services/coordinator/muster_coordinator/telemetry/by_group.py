@@ -32,7 +32,7 @@ class Figures:
     lag: int | None
 
     def add(self, other: "Figures") -> None:
-        """Takes another group in. Of the last commits the oldest counts: that group may make no progress."""
+        """Adds another group. Of the last commits the oldest counts: that group may make no progress."""
         self.members += other.members
         self.assigned += other.assigned
         self.generation = None
@@ -112,7 +112,7 @@ class Round:
             self._put_with_others(figures)
 
     def samples(self, now_ms: int) -> list[Sample]:
-        """Gives places to groups that wait for one, and returns what there is to be told.
+        """Gives places to groups that wait for one, and returns the samples of all.
 
         Args:
             now_ms: wall clock.

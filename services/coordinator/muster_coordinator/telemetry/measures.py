@@ -86,7 +86,8 @@ class CallTally:
             began: when the call began, by `time.perf_counter`; None: nobody asks how long it took.
         """
         kind = type(response)
-        code = _code_within(response) if kind in _WHERE_CODES_ARE else response.error_code  # type: ignore[union-attr]
+        answer: Any = response  # most kinds have a code of their own
+        code = _code_within(answer) if kind in _WHERE_CODES_ARE else answer.error_code
         self.answers.add((kind, code))
         if began is not None and kind is not coordinator_pb2.HeartbeatResponse:
             self.durations.observe(time.perf_counter() - began, (metrics.CALL_NAMES[kind],))
@@ -120,7 +121,7 @@ class StreamWatch(CallWatch):
         self._tally = tally
         self._traces = traces
         self._began: dict[int, float] = {}
-        self.beat = tally.beats.add  # type: ignore[method-assign]
+        self.beat = tally.beats.add  # type: ignore[method-assign]  # one call less for each beat
 
     def starting(
         self, call_id: int, kind: str, request: Any, traceparent: str

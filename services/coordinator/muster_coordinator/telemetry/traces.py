@@ -65,7 +65,7 @@ class CoordinatorTraces:
         return answer_noted
 
     def begun(self, request: GroupRequest, span: Span) -> None:
-        """A call is open."""
+        """Notes a call that is open from now on."""
         group_id = getattr(request, "group_id", "")
         if span.is_recording() and group_id:
             span.set_attribute("muster.group_id", group_id)
@@ -74,7 +74,7 @@ class CoordinatorTraces:
             self._joins.setdefault(group_id, {})[context.span_id] = context
 
     def ended(self, request: GroupRequest, span: Span) -> None:
-        """It was answered, or its caller is gone."""
+        """Notes that a call was answered, or that its caller is gone."""
         if isinstance(request, coordinator_pb2.JoinGroupRequest):
             open_joins = self._joins.get(request.group_id, {})
             open_joins.pop(span.get_span_context().span_id, None)

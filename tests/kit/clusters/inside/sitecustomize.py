@@ -86,7 +86,7 @@ def _die_in_conversion(step: str, mark: str) -> None:
                         die()
         return effects
 
-    setattr(Shard, "handle", watched)  # noqa: B010  mypy takes no method that is assigned
+    setattr(Shard, handle.__name__, watched)
 
 
 signal.signal(signal.SIGUSR1, _compute)
