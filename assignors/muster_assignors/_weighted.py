@@ -1,9 +1,9 @@
 """`uniform` where members can do more than others, partitions are more work than others, or zones are known.
 
 A member's level is the load of its partitions for its weight. Levels are even when no partition could go to
-another member that wants it and would then be at a lower level than its owner is; where loads differ, lower
-by more than a twentieth, for the smallest of them would move all the time. Partitions stay where that allows
-it, and which one of equals moves is chosen by zones.
+another member that wants it and that would then be at a lower level than its owner is now; where loads
+differ, lower by more than a twentieth, or else the smallest of them would move all the time. Partitions stay
+where that allows it, and which one of equals moves is chosen by zones.
 """
 
 from collections import defaultdict

@@ -207,7 +207,7 @@ def check(
 
 
 def _excuse(found: dict[str, pa.Table], result: Result, anchor: Anchor, catalog: int) -> None:
-    """Takes a log that was set back for what a restore did that was meant, where the catalog tells of one."""
+    """Accepts that a log was set back, if the catalog records a restore that was meant."""
     restores = [
         Restore(Position(row["epoch"], row["offset"]), row["at_ms"], row["reason"])
         for row in found[Restored.kind].to_pylist()
@@ -340,7 +340,7 @@ def _check_notes(
     source: LogSource,
     tables: dict[str, pa.Table],
 ) -> None:
-    """Lays what clients noted beside the log."""
+    """Compares what clients noted with the log."""
     ends = spark.createDataFrame(
         [(log.shard, log.last_epoch, log.last_offset, log.first_offset) for log in result.logs],
         "shard bigint, epoch bigint, offset bigint, first bigint",

@@ -113,7 +113,7 @@ def _is_continued(source: LogSource, export: ShardExport) -> bool:
 
 
 def _go_on(source: LogSource, export: ShardExport) -> tuple[int, str]:
-    """Writes what follows; gives the number of entries, and why there are not more.
+    """Writes what follows; returns the number of entries, and why there are not more.
 
     Where the log is trimmed, or a node is lost, meanwhile, it is tried again.
     """
@@ -240,7 +240,7 @@ def ends_of_export(exported: list[Exported]) -> dict[int, End]:
 
 
 def report_exported(metadata: str, exported: list[Exported]) -> list[str]:
-    """Tells `metadata` how far each log was exported, so that it may be trimmed; gives what went wrong.
+    """Tells `metadata` how far each log was exported, so that it may be trimmed; returns what went wrong.
 
     Args:
         metadata: `host:port` of any instance.

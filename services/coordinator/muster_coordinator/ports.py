@@ -10,7 +10,7 @@ from muster_runtime.rpc.server import PortUse, RpcServer
 from muster_coordinator.api.servicer import LARGEST_REQUEST_BYTES
 from muster_coordinator.settings import CoordinatorSettings
 
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  they are recognised, not bound
 
 
 class Ports:

@@ -320,7 +320,7 @@ def _alter_settings(request: group_settings_pb2.AlterGroupSettingsRequest, repor
     for index, name in enumerate(request.unset):
         if name not in SETTINGS:
             report(f"unset[{index}]", f"must be {', '.join(SETTINGS[:-1])} or {SETTINGS[-1]}")
-        elif request.set.HasField(name):  # type: ignore[arg-type]
+        elif request.set.HasField(name):  # type: ignore[arg-type]  # stubs take literals alone
             report(f"unset[{index}]", "must not be set in the same call")
     if not request.set.ListFields() and not request.unset:
         report("set", "must set something, or unset must name something")

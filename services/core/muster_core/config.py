@@ -45,8 +45,7 @@ class GroupConfig:
         incremental_assignment_interval_ms: pause between assignments of an incremental group; 0: none; -1:
             20 to 500 ms in a group with members on session streams, as fast as changes come, else none.
         incremental_assignment_wait_ms: how long a heartbeat waits for an assignment that is computed aside
-            before it
-            is answered by the target before.
+            before it is answered by the earlier target.
         convert: when classic groups become incremental while members work: `never`, `auto` or `always`.
         convert_after_ms: with `auto`, how long after the last join.
         history_length: generations that a group remembers.

@@ -175,7 +175,7 @@ class Shard:
         return self._context.holdings.bytes
 
     def weigh(self) -> int:
-        """What its groups hold, also while it is loaded: then all of them are looked at."""
+        """What its groups hold, also during its load, when all of them are looked at."""
         return self.held_bytes or sum([group.weight_bytes for group in self.groups.values()])
 
     @property

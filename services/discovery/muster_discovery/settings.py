@@ -12,7 +12,7 @@ class DiscoverySettings(Settings):
     model_config = SettingsConfigDict(env_prefix="MUSTER_DISCOVERY_")
 
     listen: ListenAddress = Field(
-        default=Address("0.0.0.0", 7400),  # noqa: S104
+        default=Address("0.0.0.0", 7400),  # noqa: S104  clients are elsewhere
         description="Where to listen; port 0 picks a free one.",
     )
     advertise: OneAddress | None = Field(

@@ -1,6 +1,6 @@
 """Chance that spreads processes over instances and moments; nothing secret comes of it."""
 
-# ruff: noqa: S311
+# ruff: noqa: S311  see above
 
 import random
 

@@ -25,7 +25,7 @@ LONG_S = 0.005
 """After a full collection that took longer, what survived it is set aside."""
 
 SWEEP_CHECK_S = 60.0
-"""How often it is asked whether a sweep is due."""
+"""How often to look whether a sweep is due."""
 
 _GROWTH = 2
 _SHARE = 1_000
@@ -41,7 +41,7 @@ for _function in (_track, _untrack):
 
 
 async def no_tables() -> Sequence[object]:
-    """Where nobody knows of any."""
+    """For a process without such tables."""
     return ()
 
 

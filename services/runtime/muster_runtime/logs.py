@@ -26,7 +26,7 @@ ALARMS: Counter[str] = Counter()
 """How many alarms were logged of each event since the process began."""
 
 SELDOM_S = 10.0
-"""How often a line is logged at most that others can bring about at will."""
+"""At most how often a line is logged that callers can cause at will."""
 
 _NO_MEMORY = (MemoryError, EncodeError)  # the latter is what protobuf says of it
 
@@ -52,7 +52,7 @@ class LogSettings(Settings):
 
 
 class Seldom:
-    """Keeps a line that others can bring about at will from filling the log.
+    """Keeps a line that callers can cause at will from filling the log.
 
     Args:
         now_s: a clock that never goes back.

@@ -134,7 +134,7 @@ class Ward:
 class IncrementalWard(Ward):
     """A member of an incremental group that is kept alive while its loop is blocked.
 
-    What its Heartbeats are answered is not read: the loop asks again when it is back.
+    The answers to its Heartbeats are not read: the loop asks again when it is back.
 
     Args:
         vitals: the membership.

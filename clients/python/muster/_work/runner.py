@@ -97,7 +97,7 @@ class WorkRunner:
         self.forget([where for where in self._cases if where not in owned])  # others have them now
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remembers nothing of partitions that this process keeps no longer: pauses, failures, parking."""
+        """Forgets partitions that this process no longer keeps: their pauses, failures and parking."""
         for where in partitions:
             self._cases.pop(where, None)
 

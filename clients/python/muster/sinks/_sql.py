@@ -54,7 +54,7 @@ class SqlFence:
         )
         held = table.rpartition(".")[2]
         self.statement: str = (
-            f"INSERT INTO {table} (resource, token) VALUES ({_PLACES[dialect]}) "  # noqa: S608
+            f"INSERT INTO {table} (resource, token) VALUES ({_PLACES[dialect]}) "  # noqa: S608  a plain name, see above
             f"ON CONFLICT (resource) DO UPDATE SET token = excluded.token "
             f"WHERE {held}.token <= excluded.token RETURNING token"
         )

@@ -70,7 +70,7 @@ class LogFollower:
         self._problems: set[str] = set()
 
     def turn(self, source: LogSource) -> Iterator[Violation]:
-        """Checks the next few pages; gives what is to be raised.
+        """Checks the next few pages; returns the violations to raise.
 
         Raises:
             CheckpointUnusable: entries were trimmed before they were checked.
@@ -163,7 +163,7 @@ class LogFollower:
             ) from error
 
     def _check_there(self, audit: LogAudit, position: Position, there: bool) -> None:
-        """An acknowledged entry that two rounds miss is lost; between two questions a node may have come."""
+        """Raises an acknowledged entry that two rounds miss: one may, where a node comes back during it."""
         if there:
             self._missing = NOWHERE
         elif position == self._missing:

@@ -40,7 +40,7 @@ _DAY = Column("day", "string", DAY_DOC)
 
 
 def publish(folder: Path, catalog: str, namespace: str) -> dict[str, int]:
-    """Brings the tables of a catalog up to a lake; gives the number of new final rows by table.
+    """Brings the tables of a catalog up to a lake; returns the number of new final rows by table.
 
     Args:
         folder: of the lake.
@@ -75,7 +75,7 @@ class IcebergTables:
         self._catalog, self._namespace = catalog, namespace
 
     def publish(self, lake: Lake) -> dict[str, int]:
-        """Brings every table up to a lake's last run; gives the number of new final rows by table.
+        """Brings every table up to a lake's last run; returns the number of new final rows by table.
 
         Raises:
             LogUnreadableError: see the function.
@@ -165,7 +165,7 @@ def _remove(change: Transaction, table: Table, *, everything: bool) -> None:
 
 
 def _append(change: Transaction, lake: Lake, row: type[Row], done: int) -> int:
-    """Appends what became final after that run, and what is not final now; gives the number of the former."""
+    """Appends what became final after that run, and what is not final now; returns how many are final."""
     final, waiting = 0, list[pa.Table]()
     for day, path in lake.files_since(row, done):
         for rows in _rows(row, day, path):

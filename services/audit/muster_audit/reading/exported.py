@@ -51,11 +51,11 @@ _SNAPSHOT = "_snapshot.parquet"
 _DAY_MS = 86_400_000
 _AROUND = 2
 _BATCH_ENTRIES, _BATCH_BYTES = 8_000, 1 << 23
-"""What a file is asked for at a time, at most: asked for a page each time it costs twice as much."""
+"""How much of a file is read at a time, at most: page by page it takes twice as long."""
 
 _COLUMNS = ["epoch", "offset", "nonce", "hash", "record"]
 _PATIENCE_S = 30.0
-"""How long a shard's lock is waited for: who holds the folder's finds it held only by a task of a run that
+"""How long to wait for a shard's lock. Whoever has the folder's finds it taken only by a task of a run that
 was killed, or of an executor that was given up."""
 
 
@@ -192,7 +192,7 @@ class ShardExport:
         return ""
 
     def write(self, pages: Iterable[Page], beginning: Callable[[], Beginning | None] = lambda: None) -> int:
-        """Writes entries that follow the end, lists them and then shows them; gives their number.
+        """Writes entries that follow the end, lists them and then shows them; returns their number.
 
         Until they are listed they are no part of the export, so an interruption costs nothing but work.
 

@@ -73,4 +73,4 @@ def become_executor() -> NoReturn:
     shims = Path(tempfile.mkdtemp(prefix="muster-audit-"))
     words = command(os.environ, find_java_home(os.environ, shims), Path(pyspark.__file__).parent / "jars")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.execv(words[0], words)  # noqa: S606  a path, no shell
+    os.execv(words[0], words)

@@ -48,7 +48,7 @@ def find_java_home(environment: Mapping[str, str], shims: Path) -> Path:
 def _version(java: Path) -> int:
     """The feature version of a `java`; 0: it does not run."""
     try:
-        printed = subprocess.run(  # noqa: S603  a path, no shell
+        printed = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError):

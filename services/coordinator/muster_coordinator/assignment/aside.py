@@ -16,7 +16,7 @@ from muster_coordinator.assignment.lines import END, AnswerReader, lines_of_work
 log = structlog.get_logger()
 
 Done = Callable[[Assigned | Resolved], None]
-"""Takes what a piece of work came to; on the loop, once."""
+"""Takes the result of a piece of work; called once, on the loop."""
 
 LIMIT_MS = 10_000
 """How long a piece of work may take."""
@@ -51,7 +51,7 @@ class Aside:
         return None if self._process is None else self._process.pid
 
     def submit(self, work: Work, done: Done) -> None:
-        """Does a piece of work, some time; `done` is called with what it came to, unless this is stopped."""
+        """Queues a piece of work; `done` is called with its result, unless `stop` comes first."""
         if len(self._queue) >= QUEUED_MAX:
             asyncio.get_running_loop().call_soon(done, no_answer_to(work))
             return

@@ -1,6 +1,6 @@
 """The process that computes aside: reads work from its standard input until that ends, and writes answers.
 
-It is bounded in memory by itself, and in time by who started it, which ends it when an answer is late.
+It bounds its own memory. Whoever started it bounds its time, and ends it when an answer is late.
 """
 
 import resource
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def serve(work: BinaryIO, answers: BinaryIO) -> None:
-    """Says that it is there, with an empty line, and answers each piece of work.
+    """Announces itself with an empty line, and answers each piece of work.
 
     Args:
         work: read to its end.

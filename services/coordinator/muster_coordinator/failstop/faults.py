@@ -85,7 +85,7 @@ class Faults:
 
     @classmethod
     def not_kept(cls) -> "Faults":
-        """Without files."""
+        """Faults whose events are kept in no file."""
         return cls(FaultFolder(Path(), 0, 0))
 
     def __iter__(self) -> Iterator[Fault]:
@@ -106,8 +106,8 @@ class Faults:
     def not_before_ms(self, shard: int) -> int:
         """The boot time before which a shard is not to be loaded again; 0: at any time.
 
-        Whoever knows many groups that fail, or ever new ones, has the shard loaded no more than some times in
-        a minute.
+        So whoever finds many groups that fail, one after the other, has the shard loaded only a few times a
+        minute.
         """
         return self._not_before_ms.get(shard, 0)
 

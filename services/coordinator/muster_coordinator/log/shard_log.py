@@ -24,12 +24,12 @@ from muster_coordinator.log.watch import Watch
 log = structlog.get_logger()
 
 STEP_BYTES = RECORD_PART_BYTES
-"""Appends that wait go together in steps of at most so many bytes, a larger one alone: a step takes the time
-of metadata and of the nodes at a stretch, and of this process when it is acknowledged."""
+"""Appends that wait go together in steps of at most so many bytes; a larger one goes alone. A step occupies
+metadata and the nodes at a stretch, and this process when it is acknowledged."""
 
 
 _TURN_S = 0.02
-"""How long what was stored is carried out at a time."""
+"""How long stored records are carried out before other work of the loop gets its turn."""
 
 
 class TooLarge(ValueError):

@@ -46,7 +46,7 @@ class LeaseStream(Protocol):
         """Sends a renewal; never waits and never fails."""
 
     def close(self) -> None:
-        """Takes leave, and ends it: this process lives. Nothing is heard of it afterwards."""
+        """Ends it with a message that this process lives; nothing is heard of it afterwards."""
 
 
 class LeaseLine(Protocol):

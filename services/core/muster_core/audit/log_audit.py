@@ -271,7 +271,7 @@ class LogAudit:
 
 
 def read_back(reader: SnapshotReader, stored: Iterable[bytes], position: Position) -> str:
-    """Reads the snapshot that reaches a place; gives what is wrong with it, or nothing."""
+    """Reads the snapshot that reaches a place; returns what is wrong with it, or nothing."""
     try:
         for part in stored:
             reader.take(part)
@@ -293,7 +293,7 @@ def compare_nodes(
     marks: Mapping[int, Position] | None = None,
     reach: Mapping[int, Position] | None = None,
 ) -> None:
-    """Lays the nodes' entries side by side, up to the acknowledged position, and keeps one page of each.
+    """Compares the nodes' entries up to the acknowledged position; keeps one page of each in memory.
 
     The end of a node that was away when a later epoch began is no violation, but to be repaired: what a
     minority has where the acknowledged log goes on with a later epoch was never acknowledged. A node has an

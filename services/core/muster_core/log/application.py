@@ -294,7 +294,7 @@ class Application:
     def _note_target(
         self, entry: GenerationEntry, wall_ms: int, record: incremental_pb2.TargetAssigned
     ) -> None:
-        """What moves by a target; when it has moved, the members' steps say."""
+        """Notes what a target moves; the members' steps say when it has moved."""
         entry.protocol_name = record.server_assignor
         before, after = (
             {

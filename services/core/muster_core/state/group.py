@@ -135,13 +135,13 @@ class Group:
     # --- what it holds
 
     def count_in(self, holdings: Holdings) -> None:
-        """What it holds counts there from now on."""
+        """Counts what it holds there from now on."""
         self.count_out()
         self._holdings = holdings
         self.weigh()
 
     def count_out(self) -> None:
-        """It is not in a shard that serves, or not any more."""
+        """Counts what it holds nowhere: it is in no shard that serves, or not any more."""
         if self._holdings is not None:
             self._holdings.bytes -= self.held_bytes
         self._holdings = None

@@ -34,7 +34,7 @@ def altered(before: GroupSettings, request: AlterGroupSettingsRequest) -> GroupS
     after.CopyFrom(before)
     after.MergeFrom(request.set)
     for name in request.unset:
-        after.ClearField(name)  # type: ignore[arg-type]
+        after.ClearField(name)  # type: ignore[arg-type]  # stubs take literals alone
     return after
 
 
@@ -54,7 +54,7 @@ def fault_of(settings: GroupSettings, config: GroupConfig, assignors: Iterable[s
     }
     for name, (low, high) in bounds.items():
         value = getattr(settings, name)
-        if settings.HasField(name) and not low <= value <= high:  # type: ignore[arg-type]
+        if settings.HasField(name) and not low <= value <= high:  # type: ignore[arg-type]  # stubs take literals alone
             why = " (below the session time-out)" if name == "heartbeat_interval_ms" else ""
             return f"{name} must be {low:,} to {high:,}{why}, not {value:,}"
     return ""

@@ -66,7 +66,7 @@ class GenerationEntry:
             self.held_bytes += sum(map(_weight_of, self.moves))
 
     def inherit(self, before: "GenerationEntry") -> None:
-        """The generation before, which shared with none before it, is forgotten: what it held is here now."""
+        """Takes over what it shares with the generation before, the oldest one, which is forgotten."""
         if before.members is self.members:
             self.held_bytes += before.own_bytes - self.own_bytes
             self.own_bytes = before.own_bytes
@@ -125,7 +125,7 @@ class History(deque[GenerationEntry]):
         self.held_bytes = 0
 
     def remember(self, entry: GenerationEntry) -> None:
-        """A generation was begun; the oldest one goes when there are too many."""
+        """Adds a generation that has begun; forgets the oldest one when there are too many."""
         before = self[-1] if self else None
         if before is not None and before.members == entry.members and not entry.moves:  # as `follow` does
             entry.members = before.members

@@ -62,7 +62,7 @@ class Membership:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_ms / 1000):
                 for node in self._quorum.nodes:
-                    while node.tables.problem is NOT_REACHED_YET:  # noqa: ASYNC110 (a plain field)
+                    while node.tables.problem is NOT_REACHED_YET:  # noqa: ASYNC110  a plain field
                         await asyncio.sleep(_PAUSE_S)
 
     def adopt(self, configuration: Configuration) -> None:

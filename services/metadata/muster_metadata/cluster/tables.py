@@ -69,7 +69,7 @@ class Tables:
         self._catalog_key = keys.log_keys(0, 0).acknowledged
 
     def _leases(self, node: Node) -> str:
-        """The key of a node's lease table; seals the table of before first, in a cluster with features."""
+        """The key of a node's lease table; in a cluster with features the older table is sealed first."""
         if not self._with_features():
             return keys.LEASES_BEFORE_FEATURES
         if node not in self._sealed:

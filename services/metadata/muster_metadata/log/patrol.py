@@ -32,7 +32,8 @@ class Patrol:
     * A node has not stored in which run of its server it votes on a log, because an older version wrote it or
       the server's settings changed: the run is stored.
     * A majority lost a log: there is an alarm, also where nobody uses it.
-    * A majority has entries that no node knows to be acknowledged, and their writer is gone: they are.
+    * A majority has entries that no node knows to be acknowledged, and their writer is gone: it
+      stores that they are.
     * No claim of the catalog's log is on a majority, which each repair needs: the log is claimed. Owners of
       shards do that by themselves (OWN-33).
 

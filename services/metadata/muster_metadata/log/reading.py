@@ -22,7 +22,7 @@ from muster_metadata.nodes.reply import Status
 DEFAULT_PAGE = 1_000
 MAX_PAGE = 5_000
 _FIRST_PAGE = 8
-"""So few that a page comes in time also where each entry is as large as one may be."""
+"""So few that a page comes in time even if each entry is as large as one may be."""
 _PAGE_BYTES = 4 << 20
 
 _TRIMMED = Verdict(

@@ -312,7 +312,7 @@ def logs_writes(persistence: bytes) -> bool:
 
 
 def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
-    packed: bytes = pack_command(command)  # type: ignore[arg-type]
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub wants one type of arguments
     return packed
 
 

@@ -253,7 +253,7 @@ class ClusterView:
         return "it ended the stream", heard
 
     def _check_age(self, first: metadata_pb2.WatchResponse) -> None:
-        """The first picture of a watch has the catalog in it, and that what is enabled."""
+        """Refuses an instance whose first message lacks a feature that is known to be enabled."""
         if self._features - set(first.catalog.features):
             raise OlderMetadataError("it does not know which features the cluster has enabled")
 

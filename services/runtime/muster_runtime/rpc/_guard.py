@@ -358,7 +358,7 @@ def _let_go(serve: Handler, given_up: GivenUp | None) -> Handler:
 
 
 class Unknown(grpc.GenericRpcHandler):
-    """Answers calls of methods that there are not as gRPC does; each counts as one that was given up.
+    """Answers calls of methods that do not exist as gRPC does; each counts as one that was given up.
 
     Args:
         given_up: called for each.
@@ -374,7 +374,7 @@ class Unknown(grpc.GenericRpcHandler):
         )
 
     def service(self, _: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
-        """The handler of each method that no other has."""
+        """The handler of every method that no other handler serves."""
         return self._handler
 
 

@@ -62,7 +62,7 @@ def _address(peer: str) -> tuple[str, int] | None:
 
 
 class SpareFile:
-    """A file that is kept open for when a process can open no more: to look who can be cut off takes one."""
+    """A file kept open in reserve: when a process can open no more, finding out whom to cut off needs one."""
 
     def __init__(self) -> None:
         self._number: int | None = None
@@ -75,7 +75,7 @@ class SpareFile:
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
-        """Leaves its place to others during a block."""
+        """Closes it during a block, which can then open one file."""
         number, self._number = self._number, None
         if number is not None:
             os.close(number)
@@ -199,7 +199,7 @@ class Unread:
         self.bytes -= self._answers.pop(task).size_bytes
 
     def close(self) -> None:
-        """Watches no longer."""
+        """Stops watching."""
         if self._checker is not None:
             self._checker.cancel()
 

@@ -205,8 +205,8 @@ def _load(place: str) -> bytes:
 def _save(place: str, text: bytes) -> None:
     try:
         if _is_url(place):
-            request = Request(place, text, {"Content-Type": "application/json"}, method="PUT")  # noqa: S310
-            with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+            request = Request(place, text, {"Content-Type": "application/json"}, method="PUT")  # noqa: S310  of http only
+            with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310  of http only
                 return
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)

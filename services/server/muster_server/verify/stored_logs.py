@@ -109,7 +109,7 @@ class StoredLogs:
         return [node.seen(one, shard, self.shard_count) for node, one in zip(self.nodes, said, strict=True)]
 
     def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
-        """Has an audit check all that is stored of its log beside the entries up to the acknowledged ones.
+        """Lets an audit check what the nodes store of its log besides the entries that it has read.
 
         Args:
             audit: it has taken the last page.
@@ -166,7 +166,7 @@ class StoredLogs:
                 raise LogTrimmedError(f"{self.name(shard)} lost its end on node {node.index} meanwhile")
 
     def damage(self, shard: int) -> list[str]:
-        """Keys of a log that hold something else than they should; of the catalog those of no log, too."""
+        """Keys of a log with unexpected content; for the catalog also those that belong to no log."""
         base = log_keys(shard, self.shard_count).snapshots.removesuffix("snapshots")
         return [
             f"{key} on node {node.index}: {problem}"
@@ -178,7 +178,7 @@ class StoredLogs:
     def best(self, shard: int) -> NodeReader:
         """The node whose log goes furthest, of those that have what is acknowledged.
 
-        One to which a claimant got that died then ends with its Claim, and lacks what the owner wrote since.
+        A node may end with the Claim of a claimant that died, and lack what the owner has written since.
         """
         acknowledged = self.acknowledged(shard)
 

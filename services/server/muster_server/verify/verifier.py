@@ -107,7 +107,7 @@ def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
 
 
 def _excuse(report: Report, anchor: Anchor, catalog: int) -> None:
-    """Takes a log that was set back for what a restore did that was meant, where the catalog tells of one."""
+    """Accepts that a log was set back, if the catalog records a restore that was meant."""
     restore = excusing(anchor, catalog, report.restores)
     if restore is not None:
         report.evidence = [one for one in report.evidence if one.violation.invariant != "L12"]

@@ -100,7 +100,7 @@ class Assignments(Tracker[Assignment]):
         self._groups.setdefault(row.group_id, {})[row.topic, row.partition] = row
 
     def running(self) -> Iterator[Assignment]:
-        """What is owned, and what was until the assignment to come."""
+        """The rows that have not ended, and those that have and are not settled."""
         for held in self._groups.values():
             yield from held.values()
 

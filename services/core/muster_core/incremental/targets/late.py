@@ -14,9 +14,8 @@ def what_counts(
     """What of a result can become the target.
 
     Members that are gone, or have another id since, get nothing; nobody gets a partition of a topic that
-    it does
-    not want any more, or that is another one by now. What is left over so stays with whom the target gives
-    it to.
+    it does not want any more, or that is another one by now. What is left over stays with whomever the target
+    gives it to.
 
     Args:
         group: the group as it is.

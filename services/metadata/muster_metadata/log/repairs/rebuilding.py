@@ -35,8 +35,8 @@ class Rebuilder:
         sources: where the log is read.
         snapshots: copies what belongs to it.
         now_ms: boot clock.
-        refill_tables: copies to a node that lost its data what it needs besides its logs before it counts
-            again, and returns whether all of it is there; absent: it needs nothing.
+        refill_tables: copies what a node that lost its data needs besides its logs before it counts again,
+            and returns whether all of it is there; absent: it needs nothing.
 
     Attributes:
         created_at_ms: when the cluster was made, for the identity of a node that lost its data.

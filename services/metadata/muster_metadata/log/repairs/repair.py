@@ -57,8 +57,8 @@ class Repairer:
             filled. No claimant counts the answer to a `prepare` for that long, so none can still count a
             promise that the node forgot.
         now_ms: boot clock; that of the machine if absent.
-        refill_tables: copies to a node that lost its data what it needs besides its logs before it counts
-            again, and returns whether all of it is there; absent: it needs nothing.
+        refill_tables: copies what a node that lost its data needs besides its logs before it counts again,
+            and returns whether all of it is there; absent: it needs nothing.
 
     Attributes:
         sources: where the logs are read.

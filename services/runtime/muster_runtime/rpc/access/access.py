@@ -47,7 +47,7 @@ class AccessSettings(Settings):
             self._files = RenewedFiles("access_rules", {self.variable("file"): self.file}, self._check)
 
     def content(self) -> bytes | None:
-        """What the file holds, as it was last when it could be used; None: there is no file.
+        """The content that the file last had when it could be used; None: there is no file.
 
         Raises:
             SettingsError: it cannot be used, and never could.
@@ -56,7 +56,7 @@ class AccessSettings(Settings):
 
     @property
     def is_current(self) -> bool:
-        """Whether what was read last is what the file holds: otherwise it cannot be used as it is now."""
+        """Whether `content` is what the file has now; if not, its present content cannot be used."""
         return self._files is None or not self._files.refuses
 
     def _check(self, content: Mapping[str, bytes]) -> None:
@@ -79,7 +79,7 @@ class Access:
     Attributes:
         refused: how many calls were refused, by verb.
         version: changes when other rules are in force.
-        trail: where refusals are told.
+        trail: records refusals.
     """
 
     def __init__(self, settings: AccessSettings | None = None) -> None:
@@ -104,7 +104,7 @@ class Access:
 
     @property
     def state(self) -> process_pb2.RightsState.ValueType:
-        """What operators are told."""
+        """The state of the rights, for operators."""
         if not self.on:
             return process_pb2.RIGHTS_STATE_OFF
         return process_pb2.RIGHTS_STATE_ON if self.is_current else process_pb2.RIGHTS_STATE_OUTDATED
@@ -114,9 +114,9 @@ class Access:
         return 0 if self._rules is None else len(self._rules)
 
     def allows(self, who: str, verb: Verb, kind: Kind, name: str = "", where: str = "") -> bool:
-        """Whether an identity may do something, which it is refused if not.
+        """Whether an identity may do something; if not, the refusal is counted and recorded in the trail.
 
-        It is a look into a dictionary where it was asked before. A refusal is counted and put into the trail.
+        A question that was asked before costs one look into a dictionary.
 
         Args:
             who: name of the identity, that of the call which is served now.
@@ -133,7 +133,7 @@ class Access:
         return allowed
 
     def may(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
-        """As `allows`, where nothing is refused for it: a list shows less, or there is another way."""
+        """As `allows`, but a no refuses nothing: a list shows less, or there is another way."""
         if self._rules is None:
             return True
         known = self._known.get((who, verb, kind, name))

@@ -16,22 +16,22 @@ from muster_runtime.logs import clean_text
 TrailEvent = metadata_pb2.TrailEvent
 
 EVERY_S = 10.0
-"""Refusals and failures are gathered for so long; then there is one event for each caller, verb and thing."""
+"""How long refusals and failures are gathered, in s: then each caller, verb and thing has one event."""
 KINDS_MAX = 100
 KINDS_OF_ONE_MAX = 20
-"""So many events of all callers in that time, and of one, whose others are gathered by the verb alone; as
-many of what was or may be done, which no refusal pushes aside."""
+"""How many events there are in that time of all callers, and of one, whose further calls are gathered by the
+verb alone. Calls that were done, or may have been, have as many of their own: no refusal displaces them."""
 
 DONE_BURST = 200
 DONE_EVERY_S = 0.5
-"""Calls that were done are recorded one by one up to a burst, and then so often; others are gathered, too."""
+"""Calls that were done are recorded singly: a burst, then one in so many s. The others are gathered, too."""
 
 WAITING_MAX = 1_000
-"""Events of each sort that wait while the log is away; the oldest are left out."""
+"""How many events of each sort wait while the log cannot be reached; then the oldest are left out."""
 BATCH = 100
 RETRY_MAX_S = 30.0
 LAST_TRY_S = 2.0
-"""At the end of a process what waits is sent for so long."""
+"""How long a process that ends tries to send what still waits."""
 
 _TEXT_MAX = 256
 _LIST_MAX = 16
@@ -41,7 +41,7 @@ _DONE = frozenset({"done", "unknown"})
 """Outcomes of calls that were carried out, or may be."""
 
 Send = Callable[[Sequence[TrailEvent]], Awaitable[bool]]
-"""Sends events to be kept; returns whether they are, or never can be."""
+"""Sends events to the log; returns True once they are kept, or never can be."""
 
 log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ class _Kinds:
         self._of: Counter[str] = Counter()
 
     def counted(self, outcome: str, who: str, action: str, what: str) -> str | None:
-        """Counts a call; if it is the first of its kind, returns what to tell of it, which may be nothing."""
+        """Counts a call; returns what the first of its kind is recorded with (empty: nothing), else None."""
         kind = outcome, who, action, what
         if kind not in self.events and self._of[who] >= KINDS_OF_ONE_MAX:
             kind = outcome, who, action, ""
@@ -64,12 +64,12 @@ class _Kinds:
         return None
 
     def add(self, event: TrailEvent, who: str, what: str) -> None:
-        """The first of a kind."""
+        """Takes the event for the first call of a kind."""
         self._of[who] += 1
         self.events[event.outcome, who, event.action, what] = event
 
     def clear(self) -> None:
-        """They have been told."""
+        """Begins anew: all events were taken."""
         self.events.clear()
         self._of.clear()
 
@@ -108,7 +108,7 @@ class Keeper:
         errors: Mapping[str, str],
         outcome: str = "done",
     ) -> None:
-        """Notes a call that was done, with what of it was not; or with outcome `unknown` one that may be."""
+        """Notes a call that was done, and what of it failed; outcome `unknown`: perhaps it was not done."""
         now_s = self._now_s()
         self._allowance = min(DONE_BURST, self._allowance + (now_s - self._allowed_at_s) / DONE_EVERY_S)
         self._allowed_at_s = now_s
@@ -198,7 +198,7 @@ class Keeper:
             return False
 
     def _end_interval(self) -> None:
-        """Has what was gathered sent."""
+        """Puts what was gathered among the events that wait to be sent."""
         if self._interval is not None:
             self._interval.cancel()
             self._interval = None

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class _Allowance:
-    """How many events may be told: a burst, and then one now and then."""
+    """How many events may be recorded: a burst, and then one at intervals."""
 
     __slots__ = ("_burst", "_every_s", "_left", "_since_s", "untold")
 
@@ -38,7 +38,7 @@ class _Allowance:
         self.untold = 0
 
     def take(self, now_s: float) -> bool:
-        """Whether one more may be told."""
+        """Takes one, if one more may be recorded; returns whether it may."""
         self._left = min(self._burst, self._left + (now_s - self._since_s) / self._every_s)
         self._since_s = now_s
         if self._left < 1:
@@ -48,10 +48,10 @@ class _Allowance:
 
 
 class Trail:
-    """Tells of calls of consequence in the name of the caller of now.
+    """Records calls of consequence, with the identity of the current caller.
 
-    What was refused or failed is recorded one by one up to a bound for each identity and for all, so that who
-    makes many such calls fills no disk; the next one that is recorded says how many were not.
+    What was refused or failed is recorded one by one up to a bound for each identity and for all, so that
+    nobody fills a disk with such calls; the next one that is recorded says how many were not.
 
     Args:
         now_s: a clock that never goes back.
@@ -74,7 +74,7 @@ class Trail:
         errors: dict[str, str],
         who: Identity | None = None,
     ) -> None:
-        """A call that changes or ends what others use was answered.
+        """Records the answer to a call that changes or ends what others use.
 
         Args:
             action: the call, or what it does.
@@ -102,13 +102,13 @@ class Trail:
             self._tell(caller, action, what, where, outcome, errors=errors, untold=untold)
 
     def refused(self, action: str, what: str, where: str, why: Callable[[], str]) -> None:
-        """A call, or a part of one, was refused.
+        """Records that a call, or a part of one, was refused.
 
         Args:
             action: what it would have done.
             what: with what, as `group:orders`.
             where: the address that it came from; empty: not known.
-            why: says why, for people; asked only where it is told.
+            why: says why, for people; called only if the refusal is recorded.
         """
         caller = current_identity()
         if self.keeper is not None:
@@ -117,7 +117,7 @@ class Trail:
             self._tell(caller, action, [what], where, "refused", reason=why(), untold=untold)
 
     def foreign(self, group_id: str, member: str, who: str, where: str) -> None:
-        """A call was refused because its member belongs to another identity.
+        """Records that a call was refused because its member belongs to another identity.
 
         Args:
             group_id: the group.
@@ -132,7 +132,7 @@ class Trail:
             self._log("act", who, [what], where, "refused", reason=reason, untold=untold)
 
     def rules_changed(self, file: str, digest: str, rules: int) -> None:
-        """Other rules are in force, which somebody wrote to a file."""
+        """Records that the file of rights has changed, and other rules are in force."""
         if self.keeper is not None:
             told = f"{rules} rules, SHA-256 {digest}"
             self.keeper.done("rules_changed", "", "", [f"rules:{rules}"], file, told, {})

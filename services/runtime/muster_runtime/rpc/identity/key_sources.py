@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 20
 """What an answer with keys may hold."""
 
 LOOK_S = 1.0
-"""How often it is looked whether a file has changed."""
+"""How often to look whether a file has changed."""
 
 _SILENT_S = 5.0
 _FETCH_S = 10.0
@@ -40,7 +40,7 @@ class KeySource(Protocol):
         """The keys that are known; None: none have come yet. Cheap."""
 
     async def newer(self) -> None:
-        """Looks for newer keys, if that was not done a moment ago, because one is not among them."""
+        """Looks for newer keys, unless it did a moment ago: a token names one that is not known."""
 
     def start(self) -> None:
         """Begins to keep them up to date, on the event loop that runs."""

@@ -15,10 +15,10 @@ BURST_S: Final = 5
 """Calls, bytes and commits: how many seconds of them may be made at once."""
 
 CREATION_BURST_S: Final = 100
-"""As many of groups and topics."""
+"""New groups and changes of topics: how many seconds of them may be made at once."""
 
 _KEPT_S = 60.0
-"""So long a connection without calls keeps its share, where its party is refused something."""
+"""How long a connection without calls keeps its share, in s, while its party is refused something."""
 
 _RETRY_MS = 1_000
 _LONGEST_RETRY_MS = 30_000
@@ -59,7 +59,7 @@ _CREATIONS = frozenset({Quota.NEW_GROUPS, Quota.TOPIC_CHANGES})
 _RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, *_CREATIONS, Quota.RESETS)
 
 _RESETS_OF_A_CONNECTION = 100
-"""A connection that gave up fewer is kept: each of many workers of a host may when a server is slow."""
+"""A connection that gave up fewer calls is kept: of a slow server, all workers of a host give up some."""
 
 Refused = Callable[[Quota], None]
 """Called for each refusal."""
@@ -81,7 +81,7 @@ class Party:
         streams: session streams.
         open_calls: calls that have not ended.
         taken: of each rate, what was granted so far.
-        rates: what that was a second, when it was looked at last.
+        rates: of each rate, how much was granted a second between the last two looks.
         refusals: how many there were, by quota.
         refused_at_s: when the last one was, by that clock.
         now_s: the clock.
@@ -140,7 +140,7 @@ class Party:
         self.taken[quota] += amount
 
     def refusal(self, quota: Quota, now_s: float, wait_s: float | None = None) -> ResourceExhausted:
-        """Counts a refusal and gives it."""
+        """Counts a refusal and returns the error to raise."""
         self.refusals[quota] = self.refusals.get(quota, 0) + 1
         self.refused_at_s = now_s
         self._refused(quota)
@@ -152,7 +152,7 @@ class Party:
         return ResourceExhausted(text, retry_ms)
 
     def look(self, now_s: float) -> None:
-        """Sees what was granted a second since it was looked at before."""
+        """Sets `rates` to what was granted a second since the last look."""
         if now_s > self._looked_s:
             since_s = now_s - self._looked_s
             self.rates = {
@@ -234,14 +234,14 @@ class Connection:
         party.known += 1
 
     def change(self) -> None:
-        """Its party got other limits."""
+        """Takes over its party's new limits."""
         limits, now_s = self.party.limits, self.party.now_s()
         self._calls = _changed(self._calls, limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = _changed(self._bytes, limits, Quota.CONNECTION_BYTES, now_s)
         self._frames = _changed(self._frames, limits, Quota.CONNECTION_CALLS, now_s)
 
     def forget(self) -> None:
-        """It is known no more."""
+        """Leaves the known connections of its party."""
         self.party.known -= 1
 
     def share_of(self, quota: Quota, rate_per_s: float, now_s: float) -> Bucket:
@@ -265,7 +265,7 @@ class Connection:
         return self._frames is None or not self._frames.take(number, self.party.now_s())
 
     def enter(self, task: "asyncio.Task[object]") -> None:
-        """A call begins, whose task this is; it is open until that has ended.
+        """Counts a call that begins: it is open until the current task, which serves it, has ended.
 
         Raises:
             ResourceExhausted: it is one too many.
@@ -299,10 +299,10 @@ class Connection:
             self._left_s = party.now_s()
 
     def reset(self) -> bool:
-        """A call was given up by who made it, before it was answered.
+        """Counts a call that its caller gave up before it was answered.
 
         Returns:
-            Whether the connection is to be ended: its caller gives up too many, and it many of them.
+            Whether to end the connection: its caller gives up too many calls, and many of them on this one.
         """
         self.resets += 1
         try:
@@ -312,7 +312,7 @@ class Connection:
         return False
 
     def take_request(self, size_bytes: int) -> None:
-        """A call begins on a stream.
+        """Counts a call that begins on a stream.
 
         Raises:
             ResourceExhausted: it is one too many, or too large with those before.
@@ -328,7 +328,7 @@ class Connection:
         self.party.take(Quota.CALLS, 1, now_s, self)
 
     def take_bytes(self, size_bytes: int) -> None:
-        """The request of a unary call has come.
+        """Counts the request of a unary call.
 
         Raises:
             ResourceExhausted: it is too much, with those before.
@@ -342,7 +342,7 @@ class Connection:
         self.party.take(Quota.BYTES, size_bytes, now_s, self)
 
     def begin_work(self, size_bytes: int) -> int:
-        """A request is worked on from now on; returns what `end_work` is to be called with.
+        """Counts a request that is worked on from now on; returns the argument for `end_work`.
 
         Raises:
             ResourceExhausted: it is too large beside those that are worked on.
@@ -350,7 +350,7 @@ class Connection:
         return self._work.begin(self.party.name, size_bytes)
 
     def end_work(self, counted_bytes: int) -> None:
-        """A request is answered, or given up."""
+        """Counts a request no longer: it was answered, or given up."""
         self._work.end(self.party.name, counted_bytes)
 
     def take(self, quota: Quota) -> None:
@@ -362,7 +362,7 @@ class Connection:
         self.party.take(quota, 1, self.party.now_s(), self)
 
     def open_stream(self) -> None:
-        """A session stream begins; `close_stream` follows.
+        """Counts a session stream that begins; `close_stream` ends it.
 
         Raises:
             ResourceExhausted: it is one too many.
@@ -372,7 +372,7 @@ class Connection:
         self.party.streams += 1
 
     def close_stream(self) -> None:
-        """A session stream has ended."""
+        """Counts a session stream no longer."""
         self.party.streams -= 1
 
     def is_at_rest(self, now_s: float) -> bool:

@@ -42,7 +42,7 @@ class Quotas:
     Attributes:
         of_callers: the groups of this process, by the name of the caller that they count for.
         of_prefixes: those of prefixes with a limit of groups.
-        rules_number: goes up with each change of the rules, from where on no prefix has any groups.
+        rules_number: goes up with each change of the rules, which empties `of_prefixes`.
 
     Raises:
         SettingsError: the file of exceptions cannot be used.
@@ -93,7 +93,7 @@ class Quotas:
         return True
 
     def _use(self, rules: Sequence[Rule]) -> None:
-        """Puts rules in force; who has used something up has used it up still."""
+        """Puts rules in force; what a caller has used up stays used up."""
         self._of_callers = _longest_first(rule for rule in rules if rule.caller is not None)
         before = {party.name: party for party in self._groups}
         groups = []
@@ -115,7 +115,7 @@ class Quotas:
             connection.change()
 
     def enter(self, context: Any) -> None:
-        """A call of a public service begins: its task gets a connection, which counts it.
+        """Counts a call of a public service that begins, and makes its connection that of the current task.
 
         Args:
             context: the call, as grpc gives it to a servicer.
@@ -130,7 +130,7 @@ class Quotas:
         serve_on(connection)
 
     def given_up(self, context: Any) -> None:
-        """A call was given up by its caller before it was answered: too many cost the connection.
+        """Counts a call that its caller gave up before it was answered; too many cost it the connection.
 
         Args:
             context: the call, in its task.
@@ -149,7 +149,7 @@ class Quotas:
         return self._connections.get((peer, host, name)) or self._add(peer, host, name)
 
     def take_of_groups(self, quota: Quota, group_id: str, amount: int) -> None:
-        """A call asks something of a group, whose prefix may have a quota.
+        """Takes from the quota of a group's prefix, if that has one.
 
         Raises:
             ResourceExhausted: it is used up.
@@ -159,7 +159,7 @@ class Quotas:
             party.take(quota, amount, self._now_s())
 
     def may_have_group(self, party: Party | None, group_id: str, *, counts_for_prefix: bool) -> None:
-        """A call begins a group: whoever it will count for has room for one more.
+        """Checks that whoever a new group will count for may have one more.
 
         Args:
             party: who calls; None: nobody counts.
@@ -176,7 +176,7 @@ class Quotas:
             _refuse_above(of_group, self.of_prefixes)
 
     def has_group(self, who: str, group_id: str) -> None:
-        """The process has a group.
+        """Counts a group that the process has from now on.
 
         Args:
             who: the name of the caller that it counts for; empty: nobody knows.
@@ -189,7 +189,7 @@ class Quotas:
             self.of_prefixes.add(party.name, group_id)
 
     def has_no_group(self, group_id: str) -> None:
-        """The process has a group no more."""
+        """Counts a group no longer: the process does not have it any more."""
         self.of_callers.remove(group_id)
         self.of_prefixes.remove(group_id)
 
@@ -213,7 +213,7 @@ class Quotas:
         yield from self._parties.values()
 
     def close(self) -> None:
-        """Forgets no more callers: the server ends."""
+        """Stops forgetting callers: the server ends."""
         if self._sweeper is not None:
             self._sweeper.cancel()
 

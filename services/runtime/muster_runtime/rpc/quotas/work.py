@@ -9,7 +9,7 @@ LARGE_BYTES = 64 << 10
 """Smaller requests do not count."""
 
 _SHARE = 16
-"""They may have this part of the memory: on its way to the log a request is there several times."""
+"""Large requests may take this part of the memory: on its way to the log there are several copies of each."""
 _LEAST_BYTES = 16 << 20
 _MOST_BYTES = 256 << 20
 _RETRY_MS = 500
@@ -34,7 +34,7 @@ class WorkInHand:
         self._bytes = 0
 
     def begin(self, who: str, size_bytes: int) -> int:
-        """Takes a request in; returns what `end` is to be called with once it is answered.
+        """Counts a request; returns the number of bytes for `end`, which is called once it is answered.
 
         Raises:
             ResourceExhausted: there are too many, or too many of that caller.
@@ -55,7 +55,7 @@ class WorkInHand:
         return size_bytes
 
     def end(self, who: str, size_bytes: int) -> None:
-        """A request is answered, or its caller has gone; 0: one that does not count."""
+        """Counts a request no longer: it was answered, or its caller has gone. 0 bytes: it never counted."""
         if size_bytes:
             self._bytes -= size_bytes
             self._of[who] -= size_bytes
