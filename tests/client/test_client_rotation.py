@@ -99,5 +99,5 @@ async def test_a_server_with_an_old_view_is_asked_last(pair: tuple[Frozen, Scrip
     frozen.answer = named(fresh.coordinators[0].where(), view_age_ms=OLD_VIEW_MS + 1)
     async with muster.Cluster([frozen.address, fresh.address]) as client, asyncio.timeout(30):
         for _ in range(3):
-            await client.committed(GROUP, [muster.TopicPartition("t", 0)])
+            await client.link(GROUP).ask()
     assert (len(frozen.asked), len(fresh.asked)) == (1, 2)

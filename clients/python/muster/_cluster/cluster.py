@@ -30,6 +30,7 @@ from muster._cluster.deadline import Deadline
 from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed, fetch_progress
 from muster._cluster.group_settings import SettingValue, request_of, values_of
+from muster._cluster.lately import AnsweredLately
 from muster._cluster.link import GroupLink, address_of
 from muster._cluster.quota_calls import ProcessQuotas, quotas_of
 from muster._cluster.topic_calls import TopicCalls, no_such_topic
@@ -122,6 +123,7 @@ class Cluster(TopicCalls):
         super().__init__(DiscoveryClient(self.servers, self._channels), timeout_ms)
         self._unary = UnaryTransport(self._channels)
         self._sessions = SessionTransport(self._channels, self._unary)
+        self._lately = AnsweredLately()
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,7 +142,7 @@ class Cluster(TopicCalls):
 
     def link(self, group_id: str, *, session: bool = False) -> GroupLink:
         """A link to the coordinator of a group: on the shared session stream, or by unary calls."""
-        return GroupLink(group_id, self._discovery, self._sessions if session else self._unary)
+        return GroupLink(group_id, self._discovery, self._sessions if session else self._unary, self._lately)
 
     async def describe(self) -> discovery_pb2.Cluster:
         """Coordinators, owners of shards and nodes of the log, as a discovery server sees them now."""

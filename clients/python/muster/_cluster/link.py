@@ -13,6 +13,7 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupDescribeRespons
 from muster._backoff import Backoff, Pushback, Waiting
 from muster._clock import boot_ms
 from muster._cluster.discovery import DiscoveryClient
+from muster._cluster.lately import AnsweredLately
 from muster._errors import GroupError, RequestRefused, code_name, group_error
 from muster._metrics.member import MemberMetrics
 from muster._reactions import CONNECTION_LOST, OVERLOADED, Call, Reaction, reaction_to
@@ -128,11 +129,23 @@ def _commit_code(response: coordinator_pb2.OffsetCommitResponse) -> int:
 class GroupLink:
     """Finds the coordinator of a group, follows it when it moves, and drops answers of a deposed one.
 
+    Args:
+        group_id: the group.
+        discovery: looks coordinators up.
+        transport: how calls travel.
+        lately: what the links of the connection know of coordinators; None: this one knows nothing.
+
     Attributes:
         metrics: of the member whose link it is; None: nobody counts.
     """
 
-    def __init__(self, group_id: str, discovery: DiscoveryClient, transport: Transport) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        discovery: DiscoveryClient,
+        transport: Transport,
+        lately: AnsweredLately | None = None,
+    ) -> None:
         self.group_id = group_id
         self.metrics: MemberMetrics | None = None
         self.shard_epoch: int = 0
@@ -140,10 +153,11 @@ class GroupLink:
         self.trouble: str = "the coordinator did not answer"
         self._discovery = discovery
         self._transport = transport
+        self._lately = AnsweredLately() if lately is None else lately
         self._found: str | None = None
         self._left: tuple[str | None, int] | None = None
         self._locating = asyncio.Lock()
-        self._moved = asyncio.Event()
+        self._moving: asyncio.Future[None] | None = None
         self._watchers: list[Callable[[], None]] = []
         self._pushback = Pushback()
 
@@ -161,6 +175,8 @@ class GroupLink:
 
     async def locate(self) -> str:
         """Returns the coordinator's address; waits until discovery knows one."""
+        if (known := self._known_address()) is not None:
+            return known
         async with self._locating:
             # A lookup is cheap, and a fail-over takes moments: it is asked often at first.
             backoff = Backoff(steady=STEADY_LOOKUPS)
@@ -176,6 +192,14 @@ class GroupLink:
                     if trouble:
                         await backoff.pause(connection_broken=broken)
                 return self.address
+
+    def _known_address(self) -> str | None:
+        """The coordinator's address; a new link goes where a call for its group was answered lately."""
+        answered = self._lately.of(self.group_id) if self._found is None else None
+        if answered is not None and not self._transport.shuns(answered.address):
+            self.shard_epoch = answered.shard_epoch
+            self._go_to(answered.address)
+        return self.address
 
     async def ask(self) -> None:
         """Asks discovery once where the coordinator is, and goes there if that is a later owner."""
@@ -219,6 +243,7 @@ class GroupLink:
         """Forgets the coordinator at `address`: it is not, or no longer, the owner."""
         if self.address == address:
             self._left = (address, self.shard_epoch)
+            self._lately.forget(self.group_id, address)
             self._go_to(None)
 
     def _go_to(self, address: str | None) -> None:
@@ -230,8 +255,9 @@ class GroupLink:
                 if address != self._found:
                     log.info("group %r: its coordinator is %s", self.group_id, address)
                 self._found = address
-                self._moved.set()
-                self._moved = asyncio.Event()
+                if self._moving is not None and not self._moving.done():
+                    self._moving.set_result(None)
+                self._moving = None
                 for watcher in tuple(self._watchers):
                     watcher()
 
@@ -292,10 +318,10 @@ class GroupLink:
         await self._pushback.over(type(request))
         address = await self.locate()
         epoch_before = self.shard_epoch
-        moved, sent_ms = self._moved, boot_ms()
+        sent_ms = boot_ms()
         try:
             calling = caller.call(address, request, response_type, timeout_ms=timeout_ms)
-            response = await (_unless(moved, calling) if follow_moves else calling)
+            response = await (self._unless_moved(calling) if follow_moves else calling)
         except ConnectionLost as error:
             self.forget(address)
             return Outcome(CONNECTION_LOST, None, str(error), hurry=True)
@@ -309,6 +335,8 @@ class GroupLink:
             self.forget(address)
             return Outcome(CONNECTION_LOST, None, "the answer came from a deposed coordinator")
         followed = False
+        if header.code == common_pb2.ERROR_CODE_NONE and self.address == address:
+            self._lately.note(self.group_id, address, self.shard_epoch)
         if reaction_to(Call.HEARTBEAT, header.code) is Reaction.REDISCOVER:
             if header.hint is not None and self.follow(header.hint):
                 # Two coordinators that name each other must not be asked in a tight loop.
@@ -316,6 +344,21 @@ class GroupLink:
             else:
                 self.forget(address)
         return Outcome(header.code, response, header.message, hurry=followed, sent_ms=sent_ms)
+
+    async def _unless_moved(self, calling: Coroutine[Any, Any, Response]) -> Response:
+        """The answer to a call, which is given up when the coordinator's address changes."""
+        if self._moving is None:
+            self._moving = asyncio.get_running_loop().create_future()
+        call = asyncio.ensure_future(calling)
+        try:
+            await asyncio.wait((call, self._moving), return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return await call
+            raise ConnectionLost("the coordinator moved")
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.wait((call,))
 
     async def heartbeat(
         self, request: coordinator_pb2.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
@@ -340,18 +383,3 @@ class GroupLink:
 def address_of(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-async def _unless(moved: asyncio.Event, calling: Coroutine[Any, Any, Response]) -> Response:
-    call = asyncio.ensure_future(calling)
-    watch = asyncio.ensure_future(moved.wait())
-    try:
-        await asyncio.wait((call, watch), return_when=asyncio.FIRST_COMPLETED)
-        if call.done():
-            return await call
-        raise ConnectionLost("the coordinator moved")
-    finally:
-        watch.cancel()
-        if not call.done():
-            call.cancel()
-            await asyncio.wait((call,))

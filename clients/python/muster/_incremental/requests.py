@@ -4,6 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2
@@ -127,11 +128,10 @@ def list_of(answer: ConsumerGroupHeartbeatResponse) -> dict[TopicPartition, str]
     """The complete list of an answer with its tokens, in order; None: it is as it was."""
     if not answer.HasField("assignment"):
         return None
-    found = {
-        TopicPartition(given.topic, number): Place.of(given.token).token
-        for given in answer.assignment.given
-        for number in given.partitions
-    }
+    found: dict[TopicPartition, str] = {}
+    for given in answer.assignment.given:
+        some = map(TopicPartition, repeat(given.topic), given.partitions)
+        found.update(dict.fromkeys(some, Place.of(given.token).token))
     return dict(sorted(found.items()))
 
 

@@ -140,14 +140,12 @@ class Waits:
         if self._standing.holding:
             # A life that is over is about to be noticed; a loop that waits for that must not spin.
             limits.append(self._standing.life.ends_at_ms if self._standing.alive else boot_ms() + 1_000)
-        news = asyncio.ensure_future(self._standing.news.wait())
         rang: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waits: tuple[asyncio.Future[Any], ...] = (news, rang, *others)
+        waits: tuple[asyncio.Future[Any], ...] = (self._standing.news.arrival(), rang, *others)
         try:
             with self._alarms.at(min(limits), partial(_set, rang)) if limits else nullcontext():
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
             rang.cancel()
 
     async def pause(self, backoff: Backoff, outcome: Outcome[Any]) -> None:

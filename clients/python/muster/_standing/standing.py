@@ -70,6 +70,38 @@ _LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROG
 _GONE = (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_INSTANCE_ID)
 
 
+class News:
+    """A flag that can be waited for by a future; `asyncio.Event` would need a task for that."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._arrival: asyncio.Future[None] | None = None
+
+    def is_set(self) -> bool:
+        """Whether there are news."""
+        return self._is_set
+
+    def set(self) -> None:
+        """There are news."""
+        self._is_set = True
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+        self._arrival = None
+
+    def clear(self) -> None:
+        """What there was is known; the next news have not come yet."""
+        self._is_set = False
+
+    def arrival(self) -> "asyncio.Future[None]":
+        """Done when there are news. Several may wait for it, so that nobody may cancel it."""
+        arrival = self._arrival or asyncio.get_running_loop().create_future()
+        if self._is_set:
+            arrival.set_result(None)
+        else:
+            self._arrival = arrival
+        return arrival
+
+
 @dataclass(slots=True)
 class Standing:
     """The state that the parts of a member share; all of them run in one event loop.
@@ -104,7 +136,7 @@ class Standing:
     cause: common_pb2.RebalanceCause | None = None
     closing: str | None = None
     seated: asyncio.Event = field(default_factory=_set_event)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    news: News = field(default_factory=News)
     metrics: MemberMetrics | None = None
     behind: asyncio.Event = field(default_factory=asyncio.Event)
 

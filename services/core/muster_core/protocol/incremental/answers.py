@@ -5,7 +5,7 @@ from collections import defaultdict
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
 from muster_core.incremental.member import Member
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.settings import grace_ms_of, session_ms_of
 from muster_core.state.group import Group
@@ -49,8 +49,9 @@ def answer_of(
 def assignment_of(member: Member) -> ConsumerGroupHeartbeatResponse.Assignment:
     """All that a member may work on, with its tokens."""
     numbers: defaultdict[tuple[str, Position], list[int]] = defaultdict(list)
-    for topic, number in sorted(member.assigned):
-        numbers[topic, member.held[topic, number].token].append(number)
+    for (topic, number), (token, taken) in sorted(member.held.items()):
+        if taken == NOWHERE:
+            numbers[topic, token].append(number)
     assignment = ConsumerGroupHeartbeatResponse.Assignment()
     for (topic, token), some in sorted(numbers.items()):
         assignment.given.add(topic=topic, partitions=some, token=token.to_proto())
