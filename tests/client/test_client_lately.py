@@ -41,7 +41,9 @@ class Coordinators:
     def shuns(self, address: str) -> bool:
         return address.partition(":")[0] in self.silent
 
-    async def call(self, address: str, request: object, response_type: object, *, timeout_ms: int) -> Response:
+    async def call(
+        self, address: str, request: object, response_type: object, *, timeout_ms: int
+    ) -> Response:
         name = address.partition(":")[0]
         self.calls.append(name)
         code = self.answers[name]
