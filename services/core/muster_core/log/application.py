@@ -214,7 +214,8 @@ class Application:
             for kept in kept_tokens:
                 partition = kept.topic, kept.partition
                 if owners.get(partition, _NOBODY)[0] == member_id:
-                    place = kept.position.epoch, kept.position.offset
+                    kept_since = kept.position  # each look at it makes an object
+                    place = kept_since.epoch, kept_since.offset
                     owners[partition] = since.get(place) or since.setdefault(
                         place, (member_id, Position(*place))
                     )

@@ -1,11 +1,16 @@
 """The tokens of partitions that members keep, as SyncGroup answers them."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1.coordinator_pb2 import SyncGroupResponse
+from muster_protos.muster.v1.coordinator_pb2 import PartitionToken, SyncGroupResponse
 
+from muster_core.numbered_messages import numbered_messages
 from muster_core.position import Position
+
+_KEPT_TOKENS = SyncGroupResponse.KEPT_TOKENS_FIELD_NUMBER
+_PARTITION = PartitionToken.PARTITION_FIELD_NUMBER
 
 MANY = 1_000
 """Of so many tokens the answer is remembered: to write twenty thousand takes some tens of milliseconds."""
@@ -39,9 +44,13 @@ class KeptTokens:
 
 
 def _write(answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> None:
-    texts: dict[tuple[int, int], str] = {}  # many partitions have few tokens
-    add = answer.kept_tokens.add
-    for kept in tokens:
-        place = kept.position.epoch, kept.position.offset
-        text = texts.get(place) or texts.setdefault(place, Position(*place).token)
-        add(topic=kept.topic, partition=kept.partition, token=text)
+    for (topic, epoch, offset), alike in groupby(tokens, _topic_and_token):
+        like = PartitionToken(topic=topic, token=Position(epoch, offset).token).SerializeToString()
+        numbers = [kept.partition for kept in alike]
+        answer.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
+
+
+def _topic_and_token(kept: records_pb2.KeptToken) -> tuple[str, int, int]:
+    """What few of the kept partitions that follow each other differ in."""
+    position = kept.position
+    return kept.topic, position.epoch, position.offset

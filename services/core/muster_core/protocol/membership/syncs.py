@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -15,11 +15,12 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 from muster_core import error_code
 from muster_core.events import Request
 from muster_core.features import Feature
+from muster_core.numbered_messages import numbered_messages
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
-from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
+from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.members.claims import Claims
@@ -27,6 +28,8 @@ from muster_core.state.members.member import Member
 from muster_core.state.plan import Plan
 from muster_core.state.published import TopicPartition
 
+_KEPT_TOKENS = records_pb2.MemberAssignment.KEPT_TOKENS_FIELD_NUMBER
+_PARTITION = records_pb2.KeptToken.PARTITION_FIELD_NUMBER
 _REBALANCES = "the group rebalances; join again"
 
 
@@ -172,15 +175,16 @@ class Syncs:
         record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
         left_bytes = RECORD_MAX_BYTES
         kept = _Kept(group, plan, claims, self._context.config.max_kept_tokens)
-        places: dict[Position, common_pb2.Position] = {}  # many partitions have few tokens
         for member_id, member in group.members.items():
             entry = record.members.add(member_id=member_id, assignment=plan.assignments.get(member_id, b""))
-            for (topic, number), position in kept.of(member) if group.owners else ():
-                left_bytes -= utf8_bytes(topic)
+            own = kept.of(member) if group.owners else ()
+            for (topic, position), alike in groupby(own, _topic_and_token):
+                like = records_pb2.KeptToken(topic=topic, position=position.to_proto()).SerializeToString()
+                numbers = [number for (_, number), _ in alike]
+                left_bytes -= len(like) * len(numbers)
                 if left_bytes < 0:
                     return False
-                place = places.get(position) or places.setdefault(position, position.to_proto())
-                entry.kept_tokens.add(topic=topic, partition=number, position=place)
+                entry.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
         return True
 
     def _answer_to_all(self, group: Group, token: Position) -> SyncGroupResponse:
@@ -264,6 +268,12 @@ class _Kept:
                     return
                 self._left -= 1
                 yield partition, position
+
+
+def _topic_and_token(kept: tuple[TopicPartition, Position]) -> tuple[str, Position]:
+    """What few of the kept partitions that follow each other differ in."""
+    (topic, _), position = kept
+    return topic, position
 
 
 def _differs(asked: str, actual: str) -> bool:

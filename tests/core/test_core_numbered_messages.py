@@ -1,0 +1,25 @@
+"""Messages that differ in a number alone are read as if each had been added by itself."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from muster_core.numbered_messages import numbered_messages
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+MEMBER, TOKEN = records_pb2.MemberAssignment, records_pb2.KeptToken
+EDGES = [edge + near for edge in (1, 1 << 7, 1 << 14, 1 << 21, 1 << 28, 1 << 32) for near in (-1, 0)][:-1]
+
+
+@given(st.text(max_size=300), st.lists(st.integers(0, (1 << 32) - 1) | st.sampled_from(EDGES), max_size=20))
+def test_each_is_there_with_its_number(topic: str, numbers: list[int]) -> None:
+    position = common_pb2.Position(epoch=3, offset=1 << 40)
+    expected = MEMBER(member_id="m")
+    for number in (7, *numbers):
+        expected.kept_tokens.add(topic=topic, partition=number, position=position)
+    made = MEMBER(member_id="m", kept_tokens=expected.kept_tokens[:1])
+    like = TOKEN(topic=topic, position=position).SerializeToString()
+    made.MergeFromString(
+        numbered_messages(MEMBER.KEPT_TOKENS_FIELD_NUMBER, like, TOKEN.PARTITION_FIELD_NUMBER, numbers)
+    )
+    assert made == expected
+    assert made.SerializeToString() == expected.SerializeToString(), "the log has the same bytes"
