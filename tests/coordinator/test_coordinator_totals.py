@@ -1,4 +1,4 @@
-"""How many groups a caller or a prefix has at a coordinator, also after loads and deletions (LIM-61)."""
+"""What a caller or a prefix has in all at a coordinator, also after loads and deletions (LIM-61, LIM-62)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,13 +8,14 @@ from typing import Any
 import grpc
 import pytest
 from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
+from coordinator.incremental_caller import IncrementalCaller
 from coordinator.real_cluster import on_one_node
 from coordinator.session_client import Session, stable
 from coordinator.test_coordinator_quotas import EXHAUSTED, OFF, commit, status
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2, quotas_pb2, quotas_pb2_grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, quotas_pb2, quotas_pb2_grpc
 from muster_runtime.rpc.quotas import QuotaSettings
 
 pytestmark = pytest.mark.cluster
@@ -54,16 +55,22 @@ async def commits(caller: Caller, number: int, begin: int = 0) -> list[grpc.Stat
     return [await status(caller.commit(name, 1)) for name in names]
 
 
-async def shown(caller: Caller) -> dict[str, tuple[int, int]]:
-    """Groups that callers and prefixes have, and how often each was refused for them."""
+async def shown(caller: Caller, quota: str = "total_groups") -> dict[str, tuple[int, int]]:
+    """What callers and prefixes have in all, and how often each was refused for that."""
     stub: Any = quotas_pb2_grpc.QuotaServiceStub(caller.channel)
     answer = await stub.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(), timeout=60)
     return {
-        one.name: (use.used, use.refused)
-        for one in answer.callers
-        for use in one.uses
-        if use.quota == "total_groups"
+        one.name: (use.used, use.refused) for one in answer.callers for use in one.uses if use.quota == quota
     }
+
+
+async def commits_in(caller: Caller, group_id: str, *numbers: int) -> grpc.StatusCode:
+    """Commits in partitions of a topic, together."""
+    request = commit(group_id, 1)
+    del request.topics[0].partitions[:]
+    for number in numbers:
+        request.topics[0].partitions.add(partition=number, offset=7)
+    return await status(caller.stub.OffsetCommit(request, timeout=60))
 
 
 async def test_a_caller_has_so_many_groups_and_goes_on_in_those(coordinators: Coordinators) -> None:
@@ -165,3 +172,75 @@ async def test_a_loaded_group_counts_for_its_first_member(coordinators: Coordina
         return (await shown(one)).items() >= {"one": (1, 0), "127.0.0.1": (1, 0)}.items()
 
     await until(counted, "groups with members count for them, one without for nobody")
+
+
+async def test_the_groups_of_a_caller_have_so_many_members_of_either_kind(coordinators: Coordinators) -> None:
+    one, other, _ = await serving(coordinators, total_members=2)
+    classic = await stable(one, group_of(0))
+    incremental = IncrementalCaller(one, group_of(1))
+    assert not (await incremental.join()).error_code
+    with pytest.raises(grpc.aio.AioRpcError, match="one has the quota of 2 members of its groups") as refused:
+        await one.join(group_of(2))
+    assert "MUSTER_QUOTA_TOTAL_MEMBERS" in (refused.value.details() or "")
+    assert dict(refused.value.trailing_metadata() or ())["grpc-retry-pushback-ms"]
+    assert await status(IncrementalCaller(other, group_of(1)).join()) == EXHAUSTED, "a group counts for one"
+    assert await status(other.join(group_of(0), group_instance_id="i")) == EXHAUSTED
+    assert not (await IncrementalCaller(other, group_of(2)).join()).error_code, "its own"
+
+    assert not (await incremental.beat()).error_code
+    assert not (await incremental.join()).error_code, "a member joins anew"
+    assert not (await one.join(group_of(0), classic.member_id)).error_code
+    assert (await shown(one, "total_members"))["one"] == (2, 3)
+    await incremental.leave()
+    assert not (await one.join(group_of(3))).error_code, "there is room at once"
+    assert await status(incremental.join()) == EXHAUSTED
+
+
+async def test_the_groups_of_a_caller_have_so_many_committed_partitions(coordinators: Coordinators) -> None:
+    one, other, _ = await serving(coordinators, total_partitions=3)
+    assert await commits_in(one, group_of(0), 0, 1, 2, 3) == EXHAUSTED, "nothing of it was done"
+    assert await commits_in(one, group_of(0), 0, 1) == OK
+    assert await commits_in(one, group_of(1), 0) == OK
+    with pytest.raises(grpc.aio.AioRpcError, match="3 committed partitions of its groups in all") as refused:
+        await one.commit(group_of(2), 1)
+    assert "MUSTER_QUOTA_TOTAL_PARTITIONS" in (refused.value.details() or "")
+    assert await commits_in(one, group_of(0), 0, 1) == OK, "where it has them"
+    assert await commits_in(other, group_of(0), 0, 5) == EXHAUSTED, "a group counts for one"
+    assert await commits_in(other, group_of(2), 0, 1, 2) == OK, "its own"
+    assert await shown(one, "total_partitions") == {"one": (3, 3), "other": (3, 0)}
+
+    gone = common_pb2.TopicPartitions(topic="t", partitions=[1])
+    await one.stub.OffsetDelete(
+        coordinator_pb2.OffsetDeleteRequest(group_id=group_of(0), topics=[gone]), timeout=60
+    )
+    assert await commits_in(one, group_of(1), 7) == OK, "there is room at once"
+    await one.stub.DeleteGroups(coordinator_pb2.DeleteGroupsRequest(group_ids=[group_of(1)]), timeout=60)
+    assert await commits_in(one, group_of(0), 8, 9) == OK
+
+
+async def test_members_and_partitions_of_a_prefix_count_also_after_a_load(
+    coordinators: Coordinators, tmp_path: Path
+) -> None:
+    file = tmp_path / "quotas.toml"
+    file.write_text(OF_PREFIX.replace("total_groups = 3", "total_members = 2\ntotal_partitions = 2"))
+    one, other, _ = await serving(coordinators, file=file)
+    await stable(one, group_of(0))
+    assert not (await IncrementalCaller(other, group_of(1)).join()).error_code
+    assert await commits_in(one, group_of(2), 0, 1) == OK
+
+    async def refused_at_both() -> bool:
+        joined = await status(IncrementalCaller(one, group_of(3)).join())
+        return (joined, await commits_in(other, group_of(3), 0)) == (EXHAUSTED, EXHAUSTED)
+
+    assert await refused_at_both()
+    assert not (await IncrementalCaller(other, "another").join()).error_code
+
+    await coordinators.running[0].abort()
+    one, other, _ = await serving(coordinators, "b", file=file)
+    await until(lambda: _has(one, "total_members", (2, 0)), "members that were loaded count")
+    await until(lambda: _has(one, "total_partitions", (2, 0)), "partitions that were loaded count")
+    assert await refused_at_both()
+
+
+async def _has(caller: Caller, quota: str, expected: tuple[int, int]) -> bool:
+    return (await shown(caller, quota)).get("g") == expected

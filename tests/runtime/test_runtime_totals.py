@@ -1,7 +1,7 @@
 """The sums of groups by whom they count for."""
 
 import pytest
-from muster_runtime.rpc.quotas.totals import Totals
+from muster_runtime.rpc.quotas.totals import Total, Totals
 
 
 @pytest.fixture
@@ -14,12 +14,29 @@ def totals() -> Totals:
 
 def test_each_group_counts_once_for_who_has_it_first(totals: Totals) -> None:
     totals.add("odd", "g0")
-    assert (totals.count("even"), totals.count("odd"), totals.count("nobody")) == (5, 5, 0)
+    assert [totals.of(name).groups for name in ("even", "odd", "nobody")] == [5, 5, 0]
     for _ in range(2):
         totals.remove("g0")
-    assert (totals.count("even"), totals.count("odd"), len(totals)) == (4, 5, 9)
+    assert (totals.of("even").groups, totals.of("odd").groups, len(totals)) == (4, 5, 9)
     totals.add("odd", "g0")
-    assert totals.count("odd") == 6
+    assert totals.of("odd").groups == 6
+    assert (totals.whose("g0"), totals.whose("g10")) == ("odd", "")
+
+
+def test_what_is_in_groups_counts_with_them(totals: Totals) -> None:
+    totals.resize("g0", 3, 50)
+    totals.resize("g2", 1, 0)
+    totals.resize("g0", 2, 60)
+    totals.resize("elsewhere", 9, 9)
+    assert (totals.of("even"), totals.of("odd")) == (Total(5, 3, 60), Total(5))
+    totals.add("odd", "g0")
+    totals.remove("g0")
+    assert totals.of("even") == Total(4, 1, 0)
+    totals.add("odd", "g0")
+    assert totals.of("odd") == Total(6), "it counts as empty until somebody says what is in it"
+    for number in range(10):
+        totals.remove(f"g{number}")
+    assert totals.of("even") == totals.of("odd") == Total()
 
 
 def test_all_are_given_some_at_a_time_whatever_changes_meanwhile(totals: Totals) -> None:
@@ -32,4 +49,4 @@ def test_all_are_given_some_at_a_time_whatever_changes_meanwhile(totals: Totals)
     assert "g10" in totals.some(100)
     totals.clear()
     assert totals.some(100) == [] == totals.some(100)
-    assert totals.count("odd") == 0
+    assert totals.of("odd") == Total()

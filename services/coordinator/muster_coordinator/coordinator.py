@@ -222,6 +222,7 @@ class Coordinator:
                     expressions=Re2Expressions(),
                     sees=rights.sees,
                     ended=lambda group: counted.ended(group),
+                    resized=self._ports.public.quotas.resized,
                 ).room,
                 aside=aside.submit,
                 faults=self._faults,
@@ -246,7 +247,7 @@ class Coordinator:
         self._parts = _Parts(
             channels, view, log_client, lease, ownership, peers, taker, keeper, aside, counted
         )
-        admission = Admission(quotas, calls.is_new, rights.may)
+        admission = Admission(quotas, calls.is_new, calls.group_of, rights.may)
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,

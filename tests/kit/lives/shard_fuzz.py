@@ -28,6 +28,7 @@ from muster_core.events import (
     Unload,
 )
 from muster_core.features import ALL_FEATURES, NO_FEATURES, Feature
+from muster_core.protocol.room import Room
 from muster_core.record_bounds import utf8_bytes
 from muster_core.shard import Shard
 from muster_core.state.group import Group
@@ -95,7 +96,8 @@ class ShardLife:
         features = self._draw.choice(
             [ALL_FEATURES, ALL_FEATURES, NO_FEATURES, frozenset({Feature.UNSURE_BEATS})]
         )
-        self.cluster = VirtualShard(CONFIG, features=features)
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self.cluster = VirtualShard(CONFIG, features=features, room=Room(resized=self._resized))
         self._features = features
         self._held: frozenset[str] = frozenset()
         self._ids: dict[str, list[str]] = {"g": [], "h": []}
@@ -343,8 +345,10 @@ class ShardLife:
         self._take_answers()
         self._check_snapshot()
         self._held = frozenset("h") if self._draw.random() < 0.2 else frozenset()
-        cluster.features = self._features
-        self.cluster = cluster.reloaded(quarantine=Quarantine(self._held))
+        self._sizes.clear()
+        self.cluster = VirtualShard(
+            CONFIG, cluster.log, self._features, Quarantine(self._held), room=Room(resized=self._resized)
+        )
         self._begin_replay()
         self.cluster.now_ms = max(cluster.now_ms, self.cluster.now_ms)
         self._groups.clear()
@@ -388,6 +392,18 @@ class ShardLife:
         for group in self.cluster.shard.groups.values():
             _check_group(group)
         self._check_bytes()
+        self._check_sizes()
+
+    def _resized(self, group_id: str, members: int, partitions: int) -> None:
+        self._sizes[group_id] = members, partitions
+
+    def _check_sizes(self) -> None:
+        """Members and partitions are told of each group that is there, and of the others that they went."""
+        context = self.cluster.shard._context
+        there = {one.group_id: one.size for one in (*context.groups.values(), *context.held.values())}
+        told = {group_id: size for group_id, size in self._sizes.items() if size != (0, 0)}
+        if told != {group_id: size for group_id, size in there.items() if size != (0, 0)}:
+            raise Differs(f"told {told}, and there are {there}")
 
     def _check_bytes(self) -> None:
         context = self.cluster.shard._context

@@ -1,8 +1,11 @@
 """Whether a caller may make a call now: what its quotas, and those of the group's prefix, still have."""
 
 from collections.abc import Callable
+from typing import Any
 
 from muster_core.events import GroupRequest, group_of
+from muster_core.state.group import Group
+from muster_core.state.published import TopicPartition
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
@@ -37,6 +40,7 @@ class Admission:
     Args:
         quotas: of the server.
         is_new: whether a group does not exist, as far as this process is the one that knows.
+        group_of: a group that is here.
         may: whether the caller of now may make a call: who may not takes nothing from the group's quota.
     """
 
@@ -44,10 +48,12 @@ class Admission:
         self,
         quotas: Quotas,
         is_new: Callable[[str], bool],
+        group_of: Callable[[str], Group | None],
         may: Callable[[GroupRequest], bool] = lambda _: True,
     ) -> None:
         self._quotas = quotas
         self._is_new = is_new
+        self._group_of = group_of
         self._may = may
 
     def admit(self, connection: Connection | None, request: GroupRequest, size_bytes: int) -> None:
@@ -64,6 +70,7 @@ class Admission:
         if begins:
             party = None if connection is None else connection.party
             quotas.may_have_group(party, group_id, counts_for_prefix=may_begin)
+        self._check_totals(connection, request, begins=begins)
         if connection is not None:
             if is_commit:
                 connection.take(Quota.COMMITS)
@@ -79,6 +86,23 @@ class Admission:
         if may_begin:
             quotas.has_group("" if connection is None else connection.party.name, group_id)
 
+    def _check_totals(self, connection: Connection | None, request: GroupRequest, *, begins: bool) -> None:
+        """Whoever the group counts for has room for the members or partitions that a call would add to it."""
+        if isinstance(request, coordinator_pb2.OffsetCommitRequest):
+            quota, most = Quota.TOTAL_PARTITIONS, sum([len(topic.partitions) for topic in request.topics])
+        elif _may_join(request):
+            quota, most = Quota.TOTAL_MEMBERS, 1
+        else:
+            return
+        group_id = group_of(request)
+        begun_by = connection.party.name if begins and connection is not None else ""
+        if self._quotas.full_with(quota, group_id, most, begun_by) is None:
+            return  # nearly always, without a look at each partition
+        more = _added(request, self._group_of(group_id))
+        full = self._quotas.full_with(quota, group_id, more, begun_by) if more else None
+        if full is not None and self._may(request):
+            raise full.refusal(quota, full.now_s())
+
     def _begins_group(self, request: GroupRequest) -> bool:
         """Whether it may make a group: a first join, a commit of nobody's member, or settings."""
         if isinstance(request, coordinator_pb2.JoinGroupRequest):
@@ -90,6 +114,31 @@ class Admission:
         if isinstance(request, coordinator_pb2.OffsetCommitRequest):
             return request.generation < 0 and self._is_new(request.group_id)
         return False
+
+
+def _may_join(request: GroupRequest) -> bool:
+    """Whether a call may bring a member."""
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        return not request.member_epoch
+    return isinstance(request, coordinator_pb2.JoinGroupRequest)
+
+
+def _added(request: Any, group: Group | None) -> int:
+    """How many partitions a commit adds to what is stored of a group, or members a join."""
+    if isinstance(request, coordinator_pb2.OffsetCommitRequest):
+        there = frozenset[TopicPartition]() if group is None else group.offsets.table.keys()
+        named = {(topic.name, entry.partition) for topic in request.topics for entry in topic.partitions}
+        return len(named - there)
+    if group is None:
+        return 1
+    member_id, instance_id = request.member_id, getattr(request, "group_instance_id", "")
+    incremental = group.incremental
+    known = (
+        group.member_of(member_id, instance_id) is not None
+        or group.holder_of(instance_id)
+        or (incremental is not None and member_id in incremental.members)
+    )
+    return 0 if known else 1
 
 
 def _is_of_a_group(request: GroupRequest) -> bool:

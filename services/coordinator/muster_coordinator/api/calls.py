@@ -14,6 +14,7 @@ from muster_core.events import GroupRequest, GroupResponse, group_of
 from muster_core.protocol.responses import refusal
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
+from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
@@ -173,6 +174,11 @@ class Calls:
             return False
         sees = self.rights.sees_group()
         return sees is None or sees(group_id)
+
+    def group_of(self, group_id: str) -> Group | None:
+        """A group that is here; None: it is not, or nobody knows of it."""
+        core = self.core_of(group_id)
+        return None if core is None else core.groups.get(group_id)
 
     def core_of(self, group_id: str) -> Shard | None:
         """The loaded shard of a group; None: it is not here."""

@@ -28,7 +28,8 @@ class CountedGroups:
     """Keeps the totals of groups right (LIM-61).
 
     Who begins a group is known when it calls; this adds what a load brought, and takes away what is gone,
-    with its shard, with the log's record, or because nothing of it ever reached the log.
+    with its shard, with the log's record, or because nothing of it ever reached the log. How many members and
+    partitions a group has is heard from its shard whenever that changes (LIM-62).
 
     Args:
         quotas: counts them.
@@ -99,6 +100,7 @@ class CountedGroups:
             for group in groups[begin : begin + _AT_ONCE]:
                 if core.groups.get(group.group_id) is group:
                     self._quotas.has_group(_whose(group), group.group_id)
+                    self._quotas.resized(group.group_id, *group.size)
             await share.rest()
 
     def _gone(self) -> list[str]:

@@ -29,8 +29,8 @@ metadata and the nodes at a stretch, and this process when it is acknowledged.""
 
 
 _TURN_S = 0.005
-"""How long stored records are carried out before other work of the loop gets as much time: a call needs several
-turns of the loop."""
+"""How long stored records are carried out before other work of the loop gets as much time: a call needs
+several turns of the loop."""
 
 
 class TooLarge(ValueError):

@@ -42,6 +42,7 @@ class ProcessRoom:
         expressions: what judges subscriptions by expressions; None: there are none.
         sees: whether an identity may see a topic; see `Room`.
         ended: called with each group that the log has removed.
+        resized: called with each group whose members or offsets are others in number; see `Room`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ProcessRoom:
         expressions: Expressions | None = None,
         sees: Callable[[str, str], bool] = lambda _, __: True,
         ended: Callable[[Group], None] = lambda _: None,
+        resized: Callable[[str, int, int], None] = lambda _, __, ___: None,
     ) -> None:
         self._cores = cores
         self._boot_ms = boot_ms
@@ -78,6 +80,7 @@ class ProcessRoom:
             expressions,
             sees,
             ended=self._ended,
+            resized=resized,
         )
 
     def _ended(self, group: Group) -> None:

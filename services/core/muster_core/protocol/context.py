@@ -127,6 +127,7 @@ class ShardContext:
     def live_in(self, room: Room) -> None:
         """Sets the process around the shard, whose limits count from now on."""
         self.room = self.bounds.room = room
+        self.holdings.resized = room.resized
 
     def begin_turn(self, now: Now) -> None:
         """Begins a turn at this time: no effects yet, and no group is worked on."""

@@ -52,6 +52,7 @@ class Room:
         sees: whether an identity, by name, may see a topic.
         tokens: writes the tokens that members keep into answers.
         ended: called with each group that the log has removed.
+        resized: called with a group that has other numbers of members and of committed partitions, and these.
     """
 
     groups: Callable[[], int] = lambda: 0
@@ -68,6 +69,7 @@ class Room:
     sees: Callable[[str, str], bool] = lambda _, __: True
     tokens: KeptTokens = field(default_factory=KeptTokens)
     ended: Callable[[Group], None] = lambda _: None
+    resized: Callable[[str, int, int], None] = lambda _, __, ___: None
 
 
 ALONE = Room()

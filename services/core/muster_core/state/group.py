@@ -130,6 +130,7 @@ class Group:
         self._parked_joins = 0
         self._assigned_bytes = 0
         self._holdings: Holdings | None = None
+        self._counted_size = (0, 0)
         self.held_bytes = 0
 
     # --- what it holds
@@ -144,6 +145,7 @@ class Group:
         """Counts what it holds nowhere: it is in no shard that serves, or not any more."""
         if self._holdings is not None:
             self._holdings.bytes -= self.held_bytes
+            self._resize(self._holdings, (0, 0))
         self._holdings = None
         self.held_bytes = 0
 
@@ -154,6 +156,18 @@ class Group:
         held_bytes = self.weight_bytes
         self._holdings.bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes
+        self._resize(self._holdings, self.size)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many members it has, of either kind, and how many committed partitions."""
+        incremental = self.incremental
+        return len(self.members) + (len(incremental.members) if incremental else 0), len(self.offsets)
+
+    def _resize(self, holdings: Holdings, size: tuple[int, int]) -> None:
+        if size != self._counted_size:
+            self._counted_size = size
+            holdings.resized(self.group_id, *size)
 
     @property
     def weight_bytes(self) -> int:

@@ -4,6 +4,8 @@ The weights are what things take in CPython with their share of the tables aroun
 of them (`tests/core/test_core_holdings.py` does it again); texts and bytes of callers count by their length.
 """
 
+from collections.abc import Callable
+
 GROUP_BYTES = 5_000
 """A group with nothing in it but what is set for it."""
 
@@ -43,9 +45,11 @@ class Holdings:
 
     Attributes:
         bytes: what they hold.
+        resized: called with a group that has other numbers of members and of committed partitions, and these.
     """
 
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "resized")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.resized: Callable[[str, int, int], None] = lambda _, __, ___: None

@@ -35,6 +35,8 @@ class Quota(Enum):
     COMMITS = "commits_per_s"
     NEW_GROUPS = "new_groups_per_s"
     TOTAL_GROUPS = "total_groups"
+    TOTAL_MEMBERS = "total_members"
+    TOTAL_PARTITIONS = "total_partitions"
     TOPIC_CHANGES = "topic_changes_per_s"
     RESETS = "resets_per_s"
     CONNECTION_CALLS = "connection_calls_per_s"
@@ -50,6 +52,8 @@ _WORDS = {
     Quota.COMMITS: "commits a second",
     Quota.NEW_GROUPS: "new groups a second",
     Quota.TOTAL_GROUPS: "groups in all",
+    Quota.TOTAL_MEMBERS: "members of its groups in all",
+    Quota.TOTAL_PARTITIONS: "committed partitions of its groups in all",
     Quota.TOPIC_CHANGES: "changes of topics a second",
     Quota.RESETS: "calls a second that it gives up",
     Quota.CONNECTION_CALLS: "calls a second on one connection",

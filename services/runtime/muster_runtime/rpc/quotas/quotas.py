@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
-from muster_runtime.rpc.quotas.totals import Totals
+from muster_runtime.rpc.quotas.totals import Total, Totals
 from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.unread import Cuts
@@ -30,6 +30,13 @@ _CONNECTIONS_MAX = 100_000
 _KNOWN_GROUPS = 16_384
 _LOCAL = "local"
 
+_TOTALS: Mapping[Quota, Callable[[Total], int]] = {
+    Quota.TOTAL_GROUPS: lambda total: total.groups,
+    Quota.TOTAL_MEMBERS: lambda total: total.members,
+    Quota.TOTAL_PARTITIONS: lambda total: total.partitions,
+}
+"""What is counted for each quota of what somebody has in all."""
+
 
 class Quotas:
     """What the callers of one server may ask for.
@@ -41,7 +48,7 @@ class Quotas:
 
     Attributes:
         of_callers: the groups of this process, by the name of the caller that they count for.
-        of_prefixes: those of prefixes with a limit of groups.
+        of_prefixes: those of prefixes with a limit of groups, or of what is in them.
         rules_number: goes up with each change of the rules, which empties `of_prefixes`.
 
     Raises:
@@ -185,7 +192,7 @@ class Quotas:
         if who:
             self.of_callers.add(who, group_id)
         party = self._party_of_group(group_id) if self.has_groups else None
-        if party is not None and party.limits[Quota.TOTAL_GROUPS.value]:
+        if party is not None and any(party.limits[quota.value] for quota in _TOTALS):
             self.of_prefixes.add(party.name, group_id)
 
     def has_no_group(self, group_id: str) -> None:
@@ -193,9 +200,36 @@ class Quotas:
         self.of_callers.remove(group_id)
         self.of_prefixes.remove(group_id)
 
-    def groups_of(self, party: Party) -> int:
-        """How many groups a caller, or a prefix, has."""
-        return (self.of_prefixes if party.is_groups else self.of_callers).count(party.name)
+    def resized(self, group_id: str, members: int, partitions: int) -> None:
+        """A group has so many members, and so many partitions with a committed offset, from now on."""
+        self.of_callers.resize(group_id, members, partitions)
+        self.of_prefixes.resize(group_id, members, partitions)
+
+    def full_with(self, quota: Quota, group_id: str, more: int, begun_by: str = "") -> Party | None:
+        """Who has no room for what a call would add to a group; None: there is room.
+
+        Args:
+            quota: of members, or of partitions.
+            group_id: the group.
+            more: how many would come, at least one.
+            begun_by: whom the group is going to count for, where it counts for nobody yet.
+        """
+        caller, count = self.of_callers.whose(group_id) or begun_by, _TOTALS[quota]
+        if caller:
+            known = self._parties.get(caller)
+            limits = self._limits_of(caller) if known is None else known.limits
+            if 0 < limits[quota.value] < count(self.of_callers.of(caller)) + more:
+                return self._party(caller)
+        prefix = self._party_of_group(group_id) if self.has_groups else None
+        if prefix is None:
+            return None
+        has = count(self.of_prefixes.of(prefix.name))
+        return prefix if 0 < prefix.limits[quota.value] < has + more else None
+
+    def totals_of(self, party: Party) -> dict[Quota, int]:
+        """What a caller, or a prefix, has in all, by quota."""
+        total = (self.of_prefixes if party.is_groups else self.of_callers).of(party.name)
+        return {quota: count(total) for quota, count in _TOTALS.items()}
 
     @property
     def has_file(self) -> bool:
@@ -247,13 +281,16 @@ class Quotas:
                     f"this server knows {_CONNECTIONS_MAX:,} connections; try again", 1_000
                 )
         who = name or (network_of(host) if host else host_of(peer))
+        made = self._connections[peer, host, name] = Connection(self._party(who), self._work)
+        return made
+
+    def _party(self, who: str) -> Party:
         party = self._parties.get(who)
         if party is None:
             party = self._parties[who] = Party(who, self._limits_of(who), self._now_s, self._count)
-        connection = self._connections[peer, host, name] = Connection(party, self._work)
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
-        return connection
+            if self._sweeper is None:
+                self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
+        return party
 
     def _limits_of(self, who: str) -> dict[str, int]:
         for rule in self._of_callers:
@@ -305,7 +342,7 @@ def _longest_first(rules: Iterator[Rule]) -> tuple[Rule, ...]:
 
 def _refuse_above(party: Party, totals: Totals) -> None:
     limit = party.limits[Quota.TOTAL_GROUPS.value]
-    if 0 < limit <= totals.count(party.name):
+    if 0 < limit <= totals.of(party.name).groups:
         raise party.refusal(Quota.TOTAL_GROUPS, party.now_s())
 
 

@@ -32,6 +32,8 @@ class Rule(BaseModel):
     commits_per_s: int | None = _Number
     new_groups_per_s: int | None = _Number
     total_groups: int | None = _Number
+    total_members: int | None = _Number
+    total_partitions: int | None = _Number
     topic_changes_per_s: int | None = _Number
     resets_per_s: int | None = _Number
     connection_calls_per_s: int | None = _Number
@@ -51,7 +53,17 @@ class Rule(BaseModel):
         return self.model_dump(exclude={"caller", "groups"}, exclude_none=True)
 
 
-OF_GROUPS = frozenset({"calls_per_s", "bytes_per_s", "commits_per_s", "new_groups_per_s", "total_groups"})
+OF_GROUPS = frozenset(
+    {
+        "calls_per_s",
+        "bytes_per_s",
+        "commits_per_s",
+        "new_groups_per_s",
+        "total_groups",
+        "total_members",
+        "total_partitions",
+    }
+)
 """The quotas that a prefix of groups may have."""
 
 

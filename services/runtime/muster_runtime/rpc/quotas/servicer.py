@@ -1,5 +1,6 @@
 """Shows operators the quotas of a process, and who uses them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from muster_protos.muster.v1 import quotas_pb2, quotas_pb2_grpc
@@ -46,7 +47,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         parties.sort(key=_place)
         for party in parties[: request.limit or _LISTED]:
             caller = answer.callers.add(name=party.name, is_groups=party.is_groups)
-            _describe(caller, party, self._quotas.groups_of(party))
+            _describe(caller, party, self._quotas.totals_of(party))
         return answer
 
 
@@ -55,14 +56,16 @@ def _place(party: Party) -> tuple[bool, float, int]:
     return not party.is_groups, -(party.refused_at_s or 0), -party.taken[Quota.CALLS]
 
 
-def _describe(caller: quotas_pb2.DescribeQuotasResponse.Caller, party: Party, groups: int) -> None:
+def _describe(
+    caller: quotas_pb2.DescribeQuotasResponse.Caller, party: Party, totals: Mapping[Quota, int]
+) -> None:
     if party.refused_at_s is not None:
         caller.refused_ago_ms = max(0, round((party.now_s() - party.refused_at_s) * 1_000))
     in_use = {
         Quota.CONNECTIONS: party.connections,
         Quota.STREAMS: party.streams,
         Quota.OPEN_CALLS: party.open_calls,
-        Quota.TOTAL_GROUPS: groups,
+        **totals,
         **(party.rates or party.taken),
     }
     for quota in Quota:

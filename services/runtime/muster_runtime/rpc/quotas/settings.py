@@ -58,6 +58,18 @@ class QuotaSettings(Settings):
             "first member."
         ),
     )
+    total_members: int = Field(
+        default=100_000,
+        ge=0,
+        le=_MOST,
+        description="Members of those groups of a caller together, whoever they are.",
+    )
+    total_partitions: int = Field(
+        default=1_000_000,
+        ge=0,
+        le=_MOST,
+        description="Partitions with a committed offset in those groups of a caller together.",
+    )
     topic_changes_per_s: int = Field(
         default=10,
         ge=0,

@@ -1,41 +1,79 @@
-"""Which groups a process has of whom: what a caller, or a prefix of groups, has in all."""
+"""Which groups a process has of whom, and what is in them: all that a caller, or a prefix of groups, has."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Total(NamedTuple):
+    """What somebody has in all.
+
+    Attributes:
+        groups: groups that count for it.
+        members: members in these.
+        partitions: partitions with a committed offset in these.
+    """
+
+    groups: int = 0
+    members: int = 0
+    partitions: int = 0
+
+
+_NOTHING = Total()
+
+
+class _Counted:
+    """A group as it counts now."""
+
+    __slots__ = ("members", "name", "partitions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.members = 0
+        self.partitions = 0
 
 
 class Totals:
-    """Groups by whom they count for; each counts for one at most."""
+    """Groups by whom they count for; each counts for one at most, with all that is in it."""
 
     def __init__(self) -> None:
-        self._whose: dict[str, str] = {}
-        self._of: dict[str, int] = {}
+        self._groups: dict[str, _Counted] = {}
+        self._of: dict[str, Total] = {}
         self._round: Iterator[str] = iter(())
 
     def __len__(self) -> int:
-        return len(self._whose)
+        return len(self._groups)
 
-    def count(self, name: str) -> int:
-        """How many count for somebody."""
-        return self._of.get(name, 0)
+    def of(self, name: str) -> Total:
+        """What counts for somebody."""
+        return self._of.get(name, _NOTHING)
+
+    def whose(self, group_id: str) -> str:
+        """Whom a group counts for; empty: nobody."""
+        counted = self._groups.get(group_id)
+        return "" if counted is None else counted.name
 
     def add(self, name: str, group_id: str) -> None:
         """A group counts for somebody, unless it counts already."""
-        if group_id not in self._whose:
-            self._whose[group_id] = name
-            self._of[name] = self._of.get(name, 0) + 1
+        if group_id not in self._groups:
+            self._groups[group_id] = _Counted(name)
+            self._change(name, 1, 0, 0)
+
+    def resize(self, group_id: str, members: int, partitions: int) -> None:
+        """A group has so many members and partitions now; nothing happens where it does not count."""
+        counted = self._groups.get(group_id)
+        if counted is not None:
+            self._change(counted.name, 0, members - counted.members, partitions - counted.partitions)
+            counted.members, counted.partitions = members, partitions
 
     def remove(self, group_id: str) -> None:
         """A group counts no more."""
-        name = self._whose.pop(group_id, None)
-        if name is None:
-            return
-        self._of[name] -= 1
-        if not self._of[name]:
-            del self._of[name]
+        counted = self._groups.pop(group_id, None)
+        if counted is not None:
+            self._change(counted.name, -1, -counted.members, -counted.partitions)
 
     def clear(self) -> None:
         """Nothing counts any more."""
-        self._whose.clear()
+        self._groups.clear()
         self._of.clear()
         self._round = iter(())
 
@@ -46,5 +84,13 @@ class Totals:
             found.append(group_id)
             if len(found) == number:
                 return found
-        self._round = iter(tuple(self._whose))
+        self._round = iter(tuple(self._groups))
         return found
+
+    def _change(self, name: str, groups: int, members: int, partitions: int) -> None:
+        before = self.of(name)
+        after = Total(before.groups + groups, before.members + members, before.partitions + partitions)
+        if after.groups:
+            self._of[name] = after
+        else:
+            del self._of[name]
