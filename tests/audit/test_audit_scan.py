@@ -1,6 +1,7 @@
 """What runs inside the tasks, without Spark."""
 
 import os
+import random
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,12 +14,14 @@ import redis
 from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import empty, nodes_with, store
 from muster_coordinator.log.log_client import Nonces
-from muster_core.audit.nonces import Late, NonceSet, Repeat
+from muster_core.audit.nonces import NONE_LATE, Late, NonceSet, Repeat
 from muster_core.position import Position
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
+from kit.logs.lake_folders import export
 from muster_audit.promises import Rules
 from muster_audit.reading.facts import (
     Broken,
@@ -32,6 +35,7 @@ from muster_audit.reading.facts import (
     Unread,
 )
 from muster_audit.reading.nonce_files import BYTES_EACH, NonceFiles
+from muster_audit.reading.nonce_spans import NonceSpans, NoncesUnclear
 from muster_audit.reading.scan import Digests, ScanOptions, audit_log, digest_log
 from muster_audit.reading.sources import NodesSource, open_source
 from muster_audit.spark.plan import Piece, pieces_of, spread, task_count
@@ -117,6 +121,62 @@ class TestNonceFiles:
             assert folder is not None
             assert Path(folder.name).is_dir()
         assert not Path(folder.name).exists()
+
+
+def unclear(book: NonceSpans, *pages: list[bytes]) -> bool:
+    """Whether the spans of pages do not show that no nonce repeats."""
+    try:
+        for page in pages:
+            book.add_all(page, first(1))
+        return book.late(20) is not NONE_LATE
+    except NoncesUnclear:
+        return True
+
+
+class TestNonceSpans:
+    def test_coordinators_that_follow_each_other_have_a_span_for_each_turn(self) -> None:
+        one, two, book = Nonces(), Nonces(), NonceSpans()
+        turns = [[maker.next() for _ in range(50)] for maker in (one, two, one)]
+        pages = [[*turns[0], *turns[1][:20]], turns[1][20:], turns[2]]  # a page has the end of the first one
+        assert not unclear(book, *pages)
+        assert len(book._spans) == 3
+
+    @pytest.mark.parametrize("page", range(4))
+    @pytest.mark.parametrize("index", [0, 1, 49])
+    def test_a_repeat_is_unclear_wherever_it_is(self, page: int, index: int) -> None:
+        maker = Nonces()
+        pages = [[maker.next() for _ in range(50)] for _ in range(4)]
+        repeated = pages[1][10]
+        if (page, index) != (1, 10):
+            pages[page][index] = repeated
+        assert unclear(NonceSpans(), *pages)
+
+    def test_it_is_clear_only_where_no_nonce_repeats(self) -> None:
+        draw, seen = random.Random(3), Counter[bool]()
+        for _ in range(3_000):
+            book, taken = NonceSpans(), list[bytes]()
+            for _ in range(draw.randint(1, 4)):
+                begin, prefix = draw.randrange(40), bytes([draw.randrange(2)]) * 8
+                numbers = range(begin, begin + draw.randint(1, 6))
+                page = [prefix + number.to_bytes(8, "big") for number in numbers]
+                if draw.random() < 0.2:
+                    draw.shuffle(page)
+                if draw.random() < 0.3:
+                    assert all(book.add(nonce, first(1)) for nonce in page)
+                else:
+                    assert book.add_all(page, first(1))
+                taken += page
+            clear = not unclear(book)
+            assert not clear or len(set(taken)) == len(taken)
+            seen[clear] += 1
+        assert min(seen.values()) > 500
+
+    def test_nonces_without_order_are_unclear_before_they_take_memory(self) -> None:
+        book = NonceSpans()
+        pages = [[secrets.token_bytes(16) for _ in range(400)] for _ in range(60)]
+        assert not unclear(NonceSpans(), *pages[:20])
+        assert unclear(book, *pages)
+        assert len(book._spans) < 60 * 400
 
 
 class TestSpread:
@@ -213,6 +273,29 @@ async def test_a_user_who_may_only_read_will_do(nodes: RedisNodes) -> None:
             facts = list(audit_log(source, shard, ScanOptions()))
             broken = [fact.invariant for fact in facts if isinstance(fact, Broken)]
             assert broken == (["G1"] if shard == 1 else [])
+
+
+def test_a_repeated_nonce_is_found_with_its_place_and_a_right_log_needs_no_list_of_nonces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AUD-17."""
+    right, repeated = long_log(2_000), long_log(2_000)
+    export(tmp_path / "right", right)
+    repeated.entries.pop()
+    repeated.add(records_pb2.Record.FromString(right.entries[-1].record), nonce=1_500)
+    for _ in range(10):
+        repeated.commit(-1, "")
+    export(tmp_path / "repeated", repeated)
+    broken = [
+        fact
+        for fact in audit_log(open_source(str(tmp_path / "repeated")), 0, ScanOptions())
+        if isinstance(fact, Broken)
+    ]
+    assert [(one.invariant, one.offset) for one in broken] == [("L7", 2_002)]
+    monkeypatch.delattr(NonceFiles, "_take")
+    facts = list(audit_log(open_source(str(tmp_path / "right")), 0, ScanOptions()))
+    assert [fact.entries for fact in facts if isinstance(fact, LogRead)] == [2_002]
+    assert not [fact for fact in facts if isinstance(fact, Broken)]
 
 
 @pytest.mark.cluster

@@ -5,7 +5,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
@@ -14,6 +14,7 @@ from muster_core.audit.anchor import End
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog, proven
+from muster_core.audit.nonces import NonceBook
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun
@@ -34,6 +35,7 @@ from muster_audit.reading.facts import (
     Unread,
 )
 from muster_audit.reading.nonce_files import NonceFiles
+from muster_audit.reading.nonce_spans import NonceSpans, NoncesUnclear
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import Timeline
 
@@ -86,7 +88,7 @@ def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int 
         try:
             node = source.best_node(shard)
             with _garbage_left_alone():
-                facts = list(_audit_once(source, shard, node, options, digest=planned in (0, node)))
+                facts = _facts(source, shard, node, options, digest=planned in (0, node))
         except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
@@ -96,6 +98,14 @@ def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int 
             if options.compare and planned not in (0, node):
                 yield from digest_log(source, shard, options, planned)
             return
+
+
+def _facts(source: LogSource, shard: int, node: int, options: ScanOptions, *, digest: bool) -> list[Fact]:
+    """What a pass over a log found; a second one follows where spans cannot say whether nonces repeat."""
+    with suppress(NoncesUnclear):
+        return list(_audit_once(source, shard, node, options, NonceSpans(), digest=digest))
+    with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
+        return list(_audit_once(source, shard, node, options, nonces, digest=digest))
 
 
 def _beside_the_entries(source: LogSource, audit: LogAudit, nodes: Iterable[NodeLog]) -> Iterator[Fact]:
@@ -142,7 +152,7 @@ def _garbage_left_alone() -> Iterator[None]:
 
 
 def _audit_once(
-    source: LogSource, shard: int, node: int, options: ScanOptions, *, digest: bool
+    source: LogSource, shard: int, node: int, options: ScanOptions, nonces: NonceBook, *, digest: bool
 ) -> Iterator[Fact]:
     began = time.perf_counter()
     nodes = source.node_logs(shard)
@@ -152,37 +162,36 @@ def _audit_once(
     timeline = Timeline(shard, options.span_ms, options.began_ms) if options.rules is Rules.ALL else None
     digests = Digests(shard, node) if options.compare and digest else None
     size_bytes = 0
-    with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
-        watch = timeline.watch if timeline is not None else _unwatched if options.anchor else None
-        if catalog and replay:
-            audit: LogAudit = CatalogAudit(
-                shard,
-                cluster=source.genesis,
-                limit=options.limit,
-                nonces=nonces,
-                snapshots=source.snapshots(shard),
-                watch=watch,
-            )
-        else:
-            audit = LogAudit(
-                shard,
-                cluster=source.genesis,
-                limits=GroupConfig(max_size=options.max_group_size),
-                limit=options.limit,
-                nonces=nonces,
-                replay=replay,
-                snapshots=source.snapshots(shard) if replay else None,
-                watch=watch,
-            )
-        for page in source.pages(shard, node, acknowledged, options.page_entries):
-            audit.add_page(page)
-            size_bytes += sum(map(len, page.records))
-            if digests is not None:
-                digests.add(page)
-        if replay:
-            source.check_nodes(audit, nodes, acknowledged)
-        _check_anchor(source, audit, acknowledged, options)
-        findings = audit.finish(acknowledged)
+    watch = timeline.watch if timeline is not None else _unwatched if options.anchor else None
+    if catalog and replay:
+        audit: LogAudit = CatalogAudit(
+            shard,
+            cluster=source.genesis,
+            limit=options.limit,
+            nonces=nonces,
+            snapshots=source.snapshots(shard),
+            watch=watch,
+        )
+    else:
+        audit = LogAudit(
+            shard,
+            cluster=source.genesis,
+            limits=GroupConfig(max_size=options.max_group_size),
+            limit=options.limit,
+            nonces=nonces,
+            replay=replay,
+            snapshots=source.snapshots(shard) if replay else None,
+            watch=watch,
+        )
+    for page in source.pages(shard, node, acknowledged, options.page_entries):
+        audit.add_page(page)
+        size_bytes += sum(map(len, page.records))
+        if digests is not None:
+            digests.add(page)
+    if replay:
+        source.check_nodes(audit, nodes, acknowledged)
+    _check_anchor(source, audit, acknowledged, options)
+    findings = audit.finish(acknowledged)
     for problem in source.problems_of(shard):
         findings.expect("L6n", False, acknowledged, problem)
     checker = audit.checker
