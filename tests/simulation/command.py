@@ -5,7 +5,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     began_s = time.monotonic()
     totals = Totals()
-    for outcome in _outcomes(seeds, options.minutes, options.jobs, options.trace, options.dump):
+    live = partial(run_seed, minutes=options.minutes, dump=options.dump, changing=options.changing)
+    for outcome in _outcomes(seeds, live, options.jobs, options.trace):
         totals.add(outcome)
-        for line in told(outcome, _command(outcome.seed, options.minutes)) if not outcome.good else ():
+        for line in told(outcome, _command(outcome.seed, options)) if not outcome.good else ():
             print(line, flush=True)
         if options.seed is not None or options.verbose:
             print(_one_line(outcome), flush=True)
@@ -54,6 +56,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first of them (1)")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--minutes", type=_minutes, default=5.0, help="virtual minutes of each (5)")
+    parser.add_argument(
+        "--changing",
+        action="store_true",
+        help="every group changes its kind, again and again; else a third does",
+    )
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happened, with --seed")
     parser.add_argument(
@@ -84,21 +91,23 @@ def _minutes(text: str) -> float:
     return minutes
 
 
-def _command(seed: int, minutes: float) -> str:
-    return f"./x simulate --seed {seed}" + (f" --minutes {minutes:g}" if minutes != 5 else "")
+def _command(seed: int, options: argparse.Namespace) -> str:
+    minutes = f" --minutes {options.minutes:g}" if options.minutes != 5 else ""
+    return f"./x simulate --seed {seed}{minutes}{' --changing' if options.changing else ''}"
 
 
 def _one_line(outcome: Outcome) -> str:
     return (
         f"seed {outcome.seed}: {'good' if outcome.good else 'FAILED'}, trace {outcome.trace_hash[:16]}, "
         f"{outcome.delivered:,} messages, {outcome.commits:,} commits, {outcome.generations} generations, "
+        f"{outcome.conversions} groups made incremental and {outcome.reversions} classic again, "
         f"whole again after {outcome.settled_s:.1f} s, {outcome.cpu_s:.1f} s of CPU; "
         + ", ".join(f"{name} {count}" for name, count in sorted(outcome.faults.items()))
     )
 
 
 def _outcomes(
-    seeds: Sequence[int], minutes: float, jobs: int, trace: Path | None, dump: Path | None
+    seeds: Sequence[int], live: Callable[..., Outcome], jobs: int, trace: Path | None
 ) -> Iterator[Outcome]:
     """Each seed in a process of its own, made as a copy of this one: all begin alike."""
     context = multiprocessing.get_context("fork")
@@ -108,7 +117,7 @@ def _outcomes(
         while waiting and len(running) < jobs:
             seed = waiting.pop()
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(sender, seed, minutes, trace, dump))
+            process = context.Process(target=_work, args=(sender, seed, live, trace))
             process.start()
             sender.close()
             running[receiver] = (seed, process)
@@ -124,12 +133,12 @@ def _outcomes(
             yield outcome
 
 
-def _work(sender: Connection, seed: int, minutes: float, trace: Path | None, dump: Path | None) -> None:
+def _work(sender: Connection, seed: int, live: Callable[..., Outcome], trace: Path | None) -> None:
     if trace is None:
-        outcome = run_seed(seed, minutes, dump=dump)
+        outcome = live(seed)
     else:
         with trace.open("w", encoding="utf-8") as file:
-            outcome = run_seed(seed, minutes, lambda line: print(line, file=file), dump)
+            outcome = live(seed, tell=lambda line: print(line, file=file))
     sender.send(outcome)
     sender.close()
     # What is left of the simulated processes must not run any more.

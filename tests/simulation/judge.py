@@ -19,7 +19,7 @@ from simulation.redis_node import RedisNode
 from simulation.redis_store import Id, Stream
 from simulation.servers import GROUP_MAX_SIZE, SHARDS, CoordinatorRole
 from simulation.violations import Violations
-from simulation.worker import PARTITIONS, TOPIC, Change, Commit, Fetch, Worker
+from simulation.worker import AUTO, PARTITIONS, TOPIC, Change, Commit, Fetch, Worker
 
 
 class Judge:
@@ -240,7 +240,6 @@ class Judge:
         owners: dict[tuple[str, int, TopicPartition], str] = {}
         tokens: dict[tuple[str, TopicPartition], dict[str, str]] = defaultdict(dict)
         last: dict[tuple[str, str], int] = {}
-        incremental = {worker.group_id for worker in self._cluster.workers if worker.incremental}
         for seen in self._cluster.history.assigned:
             member = (seen.group_id, seen.member_id)
             self._violations.expect(
@@ -256,7 +255,7 @@ class Judge:
                     holder == seen.member_id,
                     f"{holder} and {seen.member_id} hold {seen.group_id}/{partition} by one token, {token}",
                 )
-                if seen.group_id in incremental:
+                if seen.incremental:
                     continue  # members of one epoch have what they had before, until they give it back
                 owner = owners.setdefault((seen.group_id, seen.generation, partition), seen.member_id)
                 same_seat = self._replaced(seen.group_id, owner, seen.member_id)
@@ -312,6 +311,8 @@ class Judge:
         for group_id in GROUPS:
             workers = [worker for worker in self._cluster.workers if worker.group_id == group_id]
             settled = [worker for worker in workers if worker.settled]
+            if fault := self._wrong_kind(group_id, workers):
+                found.append(fault)
             if any(worker.incremental for worker in workers):
                 found += self._unshared(group_id, workers, settled)
                 continue
@@ -321,6 +322,18 @@ class Judge:
                     f"{group_id}: {len(settled)} of {len(workers)} members, in {sorted(generations)}"
                 )
         return found
+
+    @staticmethod
+    def _wrong_kind(group_id: str, workers: list[Worker]) -> str:
+        """What kind of group it should be by now; empty: it is that."""
+        kinds = {worker.incremental for worker in workers}
+        if len(kinds) > 1:
+            return f"{group_id}: its members take part in groups of both kinds"
+        can_be_either = all(worker.settings.get("protocol") == AUTO for worker in workers)
+        on_streams = all(worker.settings.get("session") for worker in workers)
+        if can_be_either and on_streams and kinds == {False}:
+            return f"{group_id}: it is classic still, though its members can be incremental"
+        return ""
 
     @staticmethod
     def _unshared(group_id: str, workers: list[Worker], settled: list[Worker]) -> list[str]:

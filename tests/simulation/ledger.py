@@ -68,6 +68,7 @@ class Ledger:
         self.began: list[tuple[Place, records_pb2.GenerationStarted]] = []
         self.claimants: dict[tuple[LogKey, int], str] = {}
         self.initialised = False
+        self._became: dict[tuple[str, str], list[Place]] = {}
         self._chain: dict[LogKey, dict[Id, bytes]] = {}
         self._violations = violations
 
@@ -138,6 +139,10 @@ class Ledger:
         elif kind == "epoch_raised":
             raised = record.epoch_raised
             self.generations.setdefault((raised.group_id, raised.epoch), []).append(place)
+        elif kind == "group_converted":
+            self._became.setdefault((record.group_converted.group_id, "incremental"), []).append(place)
+        elif kind == "group_reverted":
+            self._became.setdefault((record.group_reverted.group_id, "classic"), []).append(place)
         elif kind in ("member_left", "member_removed") and self.departed is not None:
             self.departed(place, record)
         elif kind == "claim":
@@ -211,6 +216,10 @@ class Ledger:
     def stored(self, places: Iterable[Place]) -> list[Place]:
         """Those that were on a majority at some time."""
         return [place for place in places if self.entries[place].majority_s is not None]
+
+    def became(self, group_id: str, kind: str) -> list[Place]:
+        """The records that were on a majority and made a group with members one of a kind."""
+        return self.stored(self._became.get((group_id, kind), ()))
 
     def on_chain(self, place: Place) -> bool:
         """Whether an entry stands at or below what was acknowledged."""

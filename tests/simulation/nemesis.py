@@ -5,11 +5,21 @@ from functools import partial
 from itertools import product
 
 from simulation.cluster import GROUPS, SERVERS, Cluster
+from simulation.deployments import Deployments
 from simulation.ledger import Ledger
 from simulation.redis_node import RedisNode
 from simulation.redis_store import Store, Stream
 from simulation.topic_changes import Operator
-from simulation.worker import CLASSIC, INCREMENTAL, SIDE_TOPIC, TOPIC, Worker, settings_for
+from simulation.worker import (
+    AUTO,
+    CLASSIC,
+    INCREMENTAL,
+    SIDE_TOPIC,
+    TOPIC,
+    Protocol,
+    Worker,
+    settings_for,
+)
 
 COORDINATORS = tuple(name for name in SERVERS if name.startswith("coordinator"))
 METADATA = tuple(name for name in SERVERS if name.startswith("metadata"))
@@ -26,14 +36,17 @@ class Nemesis:
         cluster: what suffers.
         ledger: tells which data may be lost.
         pace_s: of the workers that it hires.
+        changing: whether every group changes its kind, and most faults make it; else seeds draw that.
 
     Attributes:
         faults: names of the faults of this run.
         injected: how often each happened.
-        kinds: protocol of each group.
+        kinds: of each group; `AUTO`: it changes.
     """
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, pace_s: tuple[float, float]) -> None:
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, pace_s: tuple[float, float], *, changing: bool
+    ) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._random = cluster.world.random
@@ -45,12 +58,16 @@ class Nemesis:
         # Swarm testing: what never happens in a run lets the rest go further.
         names = [name for name in _FAULTS if self._random.random() < 0.5]
         self.faults = names or [self._random.choice(list(_FAULTS))]
+        if changing:
+            self.faults += len(names) // 4 * _CHANGES
         self.unary = self._random.random() < 0.25
         self.static = self._random.random() < 0.4
         self._statics = 0
         self._topics = (TOPIC, SIDE_TOPIC) if "change_topic" in self.faults else (TOPIC,)
         self._operator = Operator(cluster) if "change_topic" in self.faults else None
-        self.kinds = {group_id: self._random.choice((CLASSIC, INCREMENTAL)) for group_id in GROUPS}
+        kinds = (AUTO,) if changing else (CLASSIC, INCREMENTAL, AUTO)
+        self.kinds = {group_id: self._random.choice(kinds) for group_id in GROUPS}
+        self._deployments = Deployments(cluster, self.kinds, self._hire, self._later)
 
     def start(self, until_s: float) -> None:
         """Begins; nothing new is begun after a time, and everything is well again soon after."""
@@ -63,6 +80,8 @@ class Nemesis:
     def _inject(self) -> None:
         if self._world.now_s >= self._until_s:
             return
+        for group_id in self._deployments.take_refused():
+            self._later(3.0, partial(self.hire, group_id), 0.5)
         name = self._random.choice(self.faults)
         if _FAULTS[name](self):
             self.injected[name] = self.injected.get(name, 0) + 1
@@ -75,12 +94,19 @@ class Nemesis:
 
     def hire(self, group_id: str) -> Worker:
         """A new worker of this run's kinds."""
-        static = ""
-        if self.static and self._random.random() < 0.5:
+        return self._hire(group_id, self._deployments.next_kind(group_id), "")
+
+    def _hire(self, group_id: str, protocol: Protocol, static: str) -> Worker:
+        if not static and self.static and self._random.random() < 0.5:
             self._statics += 1
             static = f"seat-{self._statics}"
-        unary = self.unary and self._random.random() < 0.5
-        settings = settings_for(self._random, unary=unary, static=static, protocol=self.kinds[group_id])
+        settings = settings_for(
+            self._random,
+            unary=self.unary and self._random.random() < 0.5,
+            static=static,
+            protocol=protocol,
+            assignors=self._deployments.assignors(group_id, protocol),
+        )
         return self._cluster.hire(group_id, self._pace_s, settings, self._topics)
 
     # --- servers
@@ -153,6 +179,24 @@ class Nemesis:
     def change_topic(self) -> bool:
         """A topic is created, enlarged or deleted while the groups work on it."""
         return self._operator is not None and self._operator.change()
+
+    # --- groups that change their kind
+
+    def deploy(self) -> bool:
+        """Workers are replaced, one after the other, by some of another kind, and perhaps back."""
+        return self._deployments.deploy()
+
+    def empty_group(self) -> bool:
+        """All workers of a group leave, and others come."""
+        return self._deployments.empty()
+
+    def visit(self) -> bool:
+        """A worker comes that can be of one kind alone."""
+        return self._deployments.visit()
+
+    def convert_group(self) -> bool:
+        """An administrator asks for a kind."""
+        return self._deployments.convert()
 
     # --- nodes of the log
 
@@ -426,16 +470,21 @@ class Nemesis:
         for name in SERVERS:
             if name not in cluster.servers:
                 cluster.start(name)
+        self._deployments.settle()
         self.replace_failed()
 
     def replace_failed(self) -> None:
         """Hires where a group has fewer members than it should."""
         cluster = self._cluster
+        self._deployments.take_refused()
         for group_id, _ in product(GROUPS, range(MEMBERS)):
             there = [w for w in cluster.workers if w.group_id == group_id and w.error is None]
             if len(there) < MEMBERS:
                 self.hire(group_id)
 
+
+_CHANGES = ["deploy", "empty_group", "visit", "convert_group"]
+"""What makes a group one of the other kind."""
 
 _FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     name: getattr(Nemesis, name)
@@ -444,7 +493,7 @@ _FAULTS: dict[str, Callable[[Nemesis], bool]] = {
         "pause_long", "kill_node", "pause_node", "slow_node", "full_node", "wipe_node", "power_cut", "cut",
         "reset", "stall", "slow_network", "repeat", "crash_worker", "leave_worker", "extra_worker",
         "pause_worker", "rejoin_worker", "stop_majority", "sleep_worker",
-        "wrong_clock", "cut_metadata_from_log", "change_topic",
+        "wrong_clock", "cut_metadata_from_log", "change_topic", *_CHANGES,
     )
 }  # fmt: skip
 

@@ -14,6 +14,12 @@ from simulation.servers import INCREMENTAL_PATIENCE_MS, LEASE_MS, MARGIN_MS, SHA
 from simulation.violations import Violations
 
 _NONE = common_pb2.ERROR_CODE_NONE
+_BECAME = {
+    common_pb2.ERROR_CODE_GROUP_CONVERTED: "incremental",
+    common_pb2.ERROR_CODE_GROUP_CLASSIC: "classic",
+}
+"""What a member is told its group has become."""
+
 _ATTACHED = (_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
 _ALIVE = (_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
 _SILENCE = (
@@ -230,6 +236,10 @@ class Observer:
             self._told(process, news.group_id, news.response)
         elif kind == "fenced":
             notes.attached.pop((frame.fenced.group_id, frame.fenced.member_id), None)
+        elif kind == "group_changed":
+            changed = frame.group_changed
+            notes.attached.pop((changed.group_id, changed.member_id), None)
+            self._became(process, changed.group_id, changed)
         elif kind == "coordinator_moved":
             moved = frame.coordinator_moved
             notes.attached.pop((moved.group_id, moved.member_id), None)
@@ -294,7 +304,10 @@ class Observer:
                 self._in_time(process, "OffsetCommit", answer.shard_epoch, request.group_id)
                 self._committed(process, request)
             return
-        if not isinstance(answer, _OF_MEMBERS) or answer.error_code != _NONE:
+        if not isinstance(answer, _OF_MEMBERS):
+            return
+        if answer.error_code != _NONE:
+            self._became(process, request.group_id, answer)
             return
         self._in_time(process, type(answer).__name__, answer.shard_epoch, request.group_id)
         if isinstance(answer, incremental_pb2.ConsumerGroupHeartbeatResponse):
@@ -335,6 +348,17 @@ class Observer:
             later_s is None or now_s - later_s < _SKEW * LEASE_MS / 1000,
             f"{process.name} answers OK to {what} in epoch {epoch}, {now_s - (later_s or 0):.3f} s after the "
             "Claim of a later one",
+        )
+
+    def _became(self, process: Process, group_id: str, told: Any) -> None:
+        """A member may be told that its group is of the other kind: then the log has that."""
+        kind = _BECAME.get(told.error_code)
+        if kind is None or isinstance(told, coordinator_pb2.JoinGroupResponse):
+            return  # who joins may come to a group that always was of it
+        self._violations.expect(
+            "E2",
+            self._ledger.became(group_id, kind),
+            f"{process.name} says that {group_id} became {kind}, which no majority has",
         )
 
     def _told(
@@ -439,4 +463,6 @@ class Observer:
             self._stale[process] = (
                 f"epoch {epoch}, though epoch {self._seen_epoch[process]} was seen" if stale else ""
             )
+        if isinstance(part, incremental_pb2.ConsumerGroupHeartbeatResponse):
+            self._stale[process] = ""  # it goes on in an incremental group, by versions
         self._seen_epoch[process] = max(epoch, self._seen_epoch[process])

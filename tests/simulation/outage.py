@@ -19,7 +19,7 @@ from simulation.ledger import Ledger
 from simulation.observer import Observer
 from simulation.owners import Owners
 from simulation.violations import Violations
-from simulation.worker import Worker
+from simulation.worker import Worker, own_process_ids
 from simulation.world import World
 
 MEMBERS = 4
@@ -127,7 +127,7 @@ def main() -> int:
     logging.getLogger("muster").setLevel(logging.CRITICAL)
     processes.number_from(itertools.count())
     outages = _Outages(seed)
-    with outages.world.ruling(), processes.taking_turns():
+    with outages.world.ruling(), processes.taking_turns(), own_process_ids(outages.world):
         losses = outages.run(count)
     for violation in outages.violations.found:
         print(violation)

@@ -22,7 +22,7 @@ from simulation.observer import Observer
 from simulation.owners import Owners
 from simulation.processes import Process
 from simulation.violations import Violation, Violations
-from simulation.worker import INCREMENTAL
+from simulation.worker import CLASSIC, INCREMENTAL, own_process_ids
 from simulation.world import World
 
 SETTLE_S = 45.0
@@ -35,7 +35,8 @@ GENERATIONS_MAX = 3
 """Most generations that a group may need after the last fault."""
 
 EPOCHS_MAX = 3 * MEMBERS
-"""The same for epochs of an incremental group: each member that comes or is removed raises it."""
+"""The same for epochs of a group that is, or may be, incremental: each member that comes or is removed raises
+it."""
 
 DELIVERED_MIN = 2_000
 """A run that delivers fewer messages proves nothing."""
@@ -56,6 +57,8 @@ class Outcome:
     steps: int
     commits: int
     generations: int
+    conversions: int
+    reversions: int
     faults: dict[str, int]
     checked: Counter[str]
     violations: list[Violation]
@@ -128,6 +131,8 @@ def run_seed(
     minutes: float = 5.0,
     tell: Callable[[str], None] | None = None,
     dump: Path | None = None,
+    *,
+    changing: bool = False,
 ) -> Outcome:
     """Runs one seed.
 
@@ -138,6 +143,7 @@ def run_seed(
         minutes: virtual minutes.
         tell: takes the trace, line by line.
         dump: folder for what is left in the end (`simulation.dump`).
+        changing: whether every group changes its kind.
     """
     began_s = time.process_time()
     world = World(seed)
@@ -157,14 +163,14 @@ def run_seed(
         logger.setLevel(level if tell is not None else logging.ERROR)
     processes.number_from(itertools.count())
     gc.disable()
-    with world.ruling(), processes.taking_turns():
+    with world.ruling(), processes.taking_turns(), own_process_ids(world):
         skew = world.random.choice((0, 0.02, 0.1))
         owners = Owners(world, violations, skew)
         cluster = Cluster(world, ledger.written, reporter.unforeseen, observer, owners, skew)
         ledger.nodes = cluster.nodes
         ledger.departed = observer.departed
         observer.coordinators = cluster.servers
-        nemesis = Nemesis(cluster, ledger, PACE_S)
+        nemesis = Nemesis(cluster, ledger, PACE_S, changing=changing)
         judge = Judge(cluster, ledger, observer, violations)
         settled_s = _live(world, cluster, nemesis, judge, ledger, violations, minutes * 60)
     if dump is not None:
@@ -181,6 +187,8 @@ def run_seed(
         steps=world.steps,
         commits=sum(commit.outcome == "ok" for commit in cluster.history.commits.values()),
         generations=len(ledger.began),
+        conversions=sum(len(ledger.became(group_id, INCREMENTAL)) for group_id in GROUPS),
+        reversions=sum(len(ledger.became(group_id, CLASSIC)) for group_id in GROUPS),
         faults=nemesis.injected,
         checked=violations.checked,
         violations=violations.found,
@@ -250,6 +258,6 @@ def _settle(world: World, nemesis: Nemesis, judge: Judge, ledger: Ledger, violat
     )
     for group_id in GROUPS:
         more = _generation(ledger, group_id) - before[group_id]
-        most = EPOCHS_MAX if nemesis.kinds[group_id] == INCREMENTAL else GENERATIONS_MAX
+        most = GENERATIONS_MAX if nemesis.kinds[group_id] == CLASSIC else EPOCHS_MAX
         violations.expect("V5", more <= most, f"{group_id} needed {more} generations after the last fault")
     return settled_s

@@ -27,11 +27,12 @@ URLS = "redis://" + ",".join(f"10.0.1.{number}:{PORT}" for number in range(1, NO
 
 LEASE_MS = 3_000
 MARGIN_MS = 600
-GROUP_MAX_SIZE = 12
+GROUP_MAX_SIZE = 16
 # Short, so that what crashed is gone when a group is to be whole.
 INCREMENTAL_SESSION_MS = 10_000
 INCREMENTAL_GRACE_MS = 4_800
 INCREMENTAL_PATIENCE_MS = min(INCREMENTAL_SESSION_MS, INCREMENTAL_GRACE_MS)
+CONVERT_AFTER_MS = 5_000
 # Small, so that snapshots are taken, loaded and trimmed behind within minutes.
 SNAPSHOT_RECORDS = 100
 RETENTION_MS = 30_000
@@ -116,7 +117,9 @@ class CoordinatorRole:
                 lease_margin_ms=MARGIN_MS,
                 lease_interval_ms=900,
             ),
-            group=_ShortSessions(max_size=GROUP_MAX_SIZE, **group),
+            group=_ShortSessions(
+                max_size=GROUP_MAX_SIZE, convert="auto", convert_after_ms=CONVERT_AFTER_MS, **group
+            ),
             session=SessionSettings(),
             shard_log=ShardLogSettings(snapshot_records=SNAPSHOT_RECORDS, retention_ms=RETENTION_MS),
             server=_SERVER,

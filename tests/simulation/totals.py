@@ -41,6 +41,8 @@ class Totals:
             f"{sum(sum(o.faults.values()) for o in outcomes):,} faults, "
             f"{sum(o.delivered for o in outcomes):,} messages, {sum(o.commits for o in outcomes):,} "
             f"acknowledged commits, {sum(o.generations for o in outcomes):,} generations, "
+            f"{sum(o.conversions for o in outcomes):,} groups made incremental and "
+            f"{sum(o.reversions for o in outcomes):,} classic again, "
             f"{sum(sum(o.checked.values()) for o in outcomes):,} checks; slowest recovery {slowest:.1f} s; "
             f"{wall_s:.0f} s"
         )

@@ -1,19 +1,36 @@
 """A simulated worker: a real member of a group that commits, and notes what it was told."""
 
 import asyncio
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
+from unittest import mock
 
 import grpc
-from muster import Cluster, CommitFailed, Committed, Member, MemberSettings, MusterError, TopicPartition
+from muster import (
+    Cluster,
+    CommitFailed,
+    Committed,
+    GroupError,
+    Member,
+    MemberSettings,
+    MusterError,
+    TopicPartition,
+)
+from muster._incremental import membership, requests
+from muster._member import joiner
 from muster._session.channels import OPTIONS
 from simulation.grpc_channel import Channel
 from simulation.processes import Process
 from simulation.servers import DISCOVERY
+from simulation.world import World
 
-Protocol = Literal["classic", "incremental"]
+Protocol = Literal["classic", "incremental", "auto"]
 CLASSIC: Protocol = "classic"
 INCREMENTAL: Protocol = "incremental"
+AUTO: Protocol = "auto"
 
 TOPIC = "work"
 PARTITIONS = 8
@@ -57,7 +74,11 @@ class Fetch:
 
 @dataclass(slots=True)
 class Assigned:
-    """What a member was given, as it saw it; in an incremental group what was new of it."""
+    """What a member was given, as it saw it: what was new of it.
+
+    Attributes:
+        incremental: whether its group was an incremental one then.
+    """
 
     group_id: str
     generation: int
@@ -65,6 +86,7 @@ class Assigned:
     partitions: tuple[TopicPartition, ...]
     tokens: tuple[str, ...]
     at_s: float
+    incremental: bool
 
 
 @dataclass(slots=True)
@@ -93,6 +115,9 @@ class History:
         self.commits: dict[str, Commit] = {}
         self.fetches: list[Fetch] = []
         self.assigned: list[Assigned] = []
+
+
+_REFUSED_KINDS = ("INCONSISTENT_GROUP_PROTOCOL", "GROUP_ID_NOT_FOUND")
 
 
 class Worker:
@@ -148,8 +173,13 @@ class Worker:
 
     @property
     def incremental(self) -> bool:
-        """Whether it is a member of an incremental group."""
-        return self.settings.get("protocol") == INCREMENTAL
+        """Whether it takes part as a member of an incremental group."""
+        return self.member is not None and self.member.is_incremental
+
+    @property
+    def refused_kind(self) -> bool:
+        """Whether it ended since its group is, or has members, of a kind that it cannot be."""
+        return isinstance(self.error, GroupError) and self.error.code in _REFUSED_KINDS
 
     @property
     def settled(self) -> bool:
@@ -184,7 +214,7 @@ class Worker:
             self.error = error
             self.process.world.note(self.process.name, "ended", type(error).__name__)
         finally:
-            self._end_work()
+            self._end_work(tuple(self._work))
 
     # --- the member's callbacks
 
@@ -200,10 +230,10 @@ class Worker:
                 owned,
                 tuple(member.token(partition) for partition in owned),
                 self.process.world.now_s,
+                self.incremental,
             )
         )
-        if not self.incremental:
-            self._end_work()
+        self._end_work(owned)
         loop = asyncio.get_running_loop()
         for partition in owned:
             self._work[partition] = loop.create_task(self._work_on(member, partition))
@@ -216,9 +246,8 @@ class Worker:
         self.losses += 1
         self._end_work(owned)
 
-    def _end_work(self, owned: tuple[TopicPartition, ...] = ()) -> None:
-        """Ends the work on these partitions; of a member of a classic group on all of them."""
-        for partition in owned if self.incremental and owned else tuple(self._work):
+    def _end_work(self, owned: tuple[TopicPartition, ...]) -> None:
+        for partition in owned:
             if (task := self._work.pop(partition, None)) is not None:
                 task.cancel()
 
@@ -267,7 +296,22 @@ class Worker:
             commit.ended_s = world.now_s
 
 
-def settings_for(random: Any, *, unary: bool, static: str, protocol: Protocol) -> MemberSettings:
+@contextmanager
+def own_process_ids(world: World) -> Iterator[None]:
+    """Lets each simulated process say that it is one of its own, though all are in one."""
+
+    def drawn() -> bytes:
+        clock = world.clock
+        assert isinstance(clock, Process)
+        return hashlib.blake2b(clock.name.encode(), digest_size=requests.PROCESS_ID_BYTES).digest()
+
+    with mock.patch.object(membership, "process_id", drawn), mock.patch.object(joiner, "process_id", drawn):
+        yield
+
+
+def settings_for(
+    random: Any, *, unary: bool, static: str, protocol: Protocol, assignors: tuple[str, ...] = ()
+) -> MemberSettings:
     """Settings of a member, drawn, but for what its group decides."""
     settings = MemberSettings(
         client_id="worker",  # the default names the process, which is another one each time
@@ -285,4 +329,6 @@ def settings_for(random: Any, *, unary: bool, static: str, protocol: Protocol) -
     )
     if static:
         settings["group_instance_id"] = static
+    if assignors:
+        settings["assignors"] = assignors
     return settings
