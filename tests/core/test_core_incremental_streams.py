@@ -480,6 +480,18 @@ def test_a_stream_member_that_makes_a_call_is_one_still() -> None:
     assert first.listen()
 
 
+def test_what_a_call_without_the_stream_has_changed_is_news_on_it() -> None:
+    """INC-20: the answer may be lost, and until its next question the member would work on what it lost."""
+    cluster = incremental_shard()
+    (first,) = on_streams(cluster, "a")
+    request = first.request(first.epoch)
+    request.topics.names.append("u")
+    NumberedMember.ask(first, request)  # whose answer nobody hears
+    (news,) = first.listen()
+    assert news.HasField("assignment")
+    assert not first.has
+
+
 def test_a_new_life_by_a_call_has_no_stream() -> None:
     cluster = incremental_shard()
     first, _ = on_streams(cluster, "a", "b")

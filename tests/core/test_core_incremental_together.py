@@ -1,8 +1,9 @@
 """Requests of members on streams that come together, or wait for the log together, are one decision."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from kit.lives.incremental_shard import JOIN, LEAVE, NumberedMember, incremental_of, incremental_shard
@@ -12,12 +13,15 @@ from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Cancelled, Tick
 from muster_core.incremental.candidate import Candidate
+from muster_core.incremental.decisions.request import Outcome, Refused
+from muster_core.incremental.decisions.together import Asked, decide_together
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import by_topic
 from muster_core.position import NOWHERE, Position
-from muster_core.protocol.incremental import deadlines
+from muster_core.protocol.incremental import deadlines, heartbeats
 from muster_core.record_bounds import in_appends
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -31,6 +35,7 @@ def joining(member: NumberedMember) -> ConsumerGroupHeartbeatRequest:
     member.seq += 1
     request = member.request(JOIN)
     request.topics.names.append("t")
+    request.client_version = member.client_version
     request.rebalance_timeout_ms = 30_000
     request.owned.SetInParent()
     return request
@@ -220,6 +225,60 @@ def test_what_the_log_does_not_take_at_a_time_is_decided_one_by_one(monkeypatch:
     assert stored(cluster) > 2
     assert [answer(cluster, call).error_code for call in calls] == [0] * 10
     assert set(incremental_of(cluster).members) == set(NAMES)
+
+
+@pytest.mark.parametrize("place", [1, 40, 79])
+@pytest.mark.parametrize("fits", ["alone", "never"])
+def test_one_that_asks_for_much_has_the_others_decided_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, place: int, fits: str
+) -> None:
+    """INC-146: not once more for each that is taken before it."""
+    cluster = incremental_shard(30)
+    members = [StreamMember(cluster, f"m{number:02}") for number in range(80)]
+    members[place].client_version = "much"
+    decided = counted(monkeypatch)
+
+    def takes(records: Iterable[records_pb2.Record]) -> Iterator[tuple[records_pb2.Record, ...]]:
+        some = tuple(records)
+        joined = [record.member_subscribed.member for record in some if record.HasField("member_subscribed")]
+        is_much = any(member.client_version == "much" for member in joined)
+        yield from [some, some] if is_much and (fits == "never" or len(joined) > 1) else [some]
+
+    monkeypatch.setattr(record_bounds, "in_appends", takes)
+    calls = sent(cluster, members)
+    stored(cluster)
+    refused = [answer(cluster, call).error_code for call in calls if call != calls[place]]
+    assert refused == [0] * 79
+    is_refused = answer(cluster, calls[place]).error_code == error_code.INVALID_REQUEST
+    assert is_refused == (fits == "never")
+    assert sum(decided) <= 5 * len(members)
+
+
+def test_where_one_at_a_time_is_all_that_fits_few_are_tried_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INC-146, where memory is full, say: each is refused, and has not all others decided once more."""
+    cluster = incremental_shard(30)
+    (there,) = on_streams(cluster, "z")
+    members = [StreamMember(cluster, f"m{number:02}") for number in range(80)]
+    decided = counted(monkeypatch)
+    calls = sent(cluster, members)
+    monkeypatch.setattr(type(cluster.shard._context.bounds), "too_much", lambda *_, **__: "it is full")
+    stored(cluster)
+    codes = {answer(cluster, call).error_code for call in calls[1:]}
+    assert codes == {error_code.COORDINATOR_NOT_AVAILABLE}
+    assert sum(decided) <= 5 * len(members)
+    assert not there.beat(there.owned).error_code
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Takes how many requests each decision is of from now on."""
+    sizes: list[int] = []
+
+    def decide(group: IncrementalGroup, asked: Sequence[Asked], *others: Any) -> list[Outcome | Refused]:
+        sizes.append(len(asked))
+        return decide_together(group, asked, *others)
+
+    monkeypatch.setattr(heartbeats, "decide_together", decide)
+    return sizes
 
 
 def on_one_stream(cluster: VirtualShard, members: int) -> list[StreamMember]:

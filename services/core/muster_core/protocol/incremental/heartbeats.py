@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -49,7 +50,7 @@ _NO_TARGET = "the first assignment of the group is not there yet; try again"
 _JOINED_SINCE = "the member has joined again, or left for a while, since"
 _HIDDEN = "topic_regex matches a topic that the caller must not see (`muster access check` explains)"
 _TOGETHER = 100
-"""Requests that have waited whose steps are one decision."""
+"""Requests that are one decision, at most."""
 
 _Asked = tuple[Request, ConsumerGroupHeartbeatRequest]
 _TOO_LARGE = "what the group would have to store together is more than the log takes at a time"
@@ -84,6 +85,7 @@ class IncrementalHeartbeats:
         self._targets = targets
         self._expressions = ExpressionSearch(context, self._resolved)
         self._out_of_date: set[str] = set()
+        self._together = WeakKeyDictionary[Group, int]()
         targets.go_on_with(self._go_on)
 
     def look_again(self, group: Group, topics: Collection[str] | None = None) -> None:
@@ -165,12 +167,28 @@ class IncrementalHeartbeats:
             return
         if call.place is not None and can_be_together(request) and context.gather(group, call):
             return
-        later = list(self._next_in_line(group, call, request))
-        if self._take(group, [(call, request), *later]):
-            for _ in later:
-                group.line.popleft()
-        elif call.call_id in context.calls:
-            self._take(group, [(call, request)])
+        asked = [(call, request), *self._next_in_line(group, call, request)]
+        for _ in range(self._take_together(group, asked) - 1):
+            group.line.popleft()
+
+    def _take_together(self, group: Group, asked: Sequence[_Asked]) -> int:
+        """Decides the first of some requests, and as many more as the log takes at a time.
+
+        Where that does not take them all, half of them are tried, and so on, and the next decision is of at
+        most twice as many as this one: else one that asks for much would have all others decided again each
+        time that one of them is taken (docs/safety.md, INC-146).
+
+        Returns:
+            How many were decided.
+        """
+        most = self._together.pop(group, _TOGETHER)
+        asked = asked[:most]
+        while not self._take(group, [one for one in asked if one[0].call_id in self._context.calls]):
+            asked = asked[: len(asked) // 2]
+            most = len(asked)
+        if 2 * most < _TOGETHER:
+            self._together[group] = 2 * most
+        return len(asked)
 
     def _next_in_line(
         self, group: Group, call: Request, request: ConsumerGroupHeartbeatRequest

@@ -91,16 +91,12 @@ class StreamMembers:
     def attach(self, call: Request, group: Group, member: Member) -> None:
         """A call is about to be answered with all that its member is to know: it is on that call's stream.
 
-        One that nobody hears any more attaches nobody, and what it changed is told as news.
+        What one changed that came without a stream, or that nobody hears any more, is told as news (INC-20).
         """
+        if call.place is None or call.call_id not in self._context.calls:
+            return
         key, join = (group.group_id, member.member_id), (member.told.member_seq, member.told.process_id)
-        if call.call_id not in self._context.calls:
-            return
         connected = self._connected.get(key)
-        if call.place is None:
-            if connected is not None and connected.join == join:
-                connected.told = member.version
-            return
         stream_id, connection, knows_unsure = call.place
         session = self._deadlines.session_of(group, member.member_id)
         is_there = connected is not None and connected.join == join and session.stream_id == stream_id
