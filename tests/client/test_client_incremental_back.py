@@ -325,6 +325,23 @@ async def test_a_leader_leads_on(changing_kind: LocalCluster) -> None:
         await standby.__aexit__(None, None, None)
 
 
+@pytest.mark.parametrize("settings", [AUTO, EITHER], ids=["default", "either"])
+async def test_a_classic_member_that_shares_no_assignor_stops_nobody(
+    changing_kind: LocalCluster, settings: muster.MemberSettings
+) -> None:
+    """INC-184, INC-150: it is refused, not all who are there."""
+    async with changing_kind as cluster:
+        stage = Stage(cluster, cluster.connect())
+        one, two = await two_incremental(stage, settings)
+        three = await stage.add("three", assignors=["sticky"])
+        with pytest.raises(muster.GroupError, match="could use none of sticky in a classic group"):
+            await three.member.wait()
+        assert (one.calls, two.calls) == ([], [])
+        assert await is_of("consumer", stage.connection)
+        stage.workers.remove(three)
+        await stage.close()
+
+
 async def test_a_member_that_can_be_nothing_else_keeps_classic_ones_out(changing_kind: LocalCluster) -> None:
     """INC-184: `protocol="incremental"` does not say that it can be classic."""
     async with changing_kind as cluster:

@@ -352,6 +352,25 @@ async def test_libraries_of_members_of_both_kinds_are_counted_for_operators(sing
         await too_long.join()
 
 
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (["x"] * 17, "classic_protocols: must have 0 to 16 items"),
+        (["range", "range"], r"classic_protocols\[1\]: must not be given twice"),
+        (["range", ""], r"classic_protocols\[1\]: must be 1 to 255 bytes long"),
+        (["x" * 256], r"classic_protocols\[0\]: must be at most 255 bytes"),
+    ],
+)
+async def test_what_a_member_can_use_in_a_classic_group_is_bounded(
+    single: RealCluster, names: list[str], fault: str
+) -> None:
+    coordinator = await begun(single)
+    caller = single.caller(coordinator)
+    member = IncrementalCaller(caller, GROUP, classic_protocols=names)
+    with pytest.raises(grpc.aio.AioRpcError, match=fault):
+        await member.join()
+
+
 async def test_holds_are_told_to_operators(single: RealCluster) -> None:
     coordinator = await begun(single)
     caller = single.caller(coordinator)

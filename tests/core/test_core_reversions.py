@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from core.test_core_conversions import stable
 from kit.lives.incremental_shard import NumberedMember, incremental_of, incremental_shard, settle
 from kit.lives.server_assignors import SERVER_ASSIGNORS, answer_to
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from kit.logs.core_audit import broken_promises
+from kit.logs.snapshots import check_every_cut
 from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
@@ -265,6 +267,56 @@ def test_else_a_classic_client_is_refused_and_nothing_changes(
     assert convert(cluster) == (
         error_code.INCONSISTENT_GROUP_PROTOCOL if policy == "raw" else error_code.NONE
     )
+
+
+def saying(cluster: VirtualShard, **protocols: list[str]) -> list[NumberedMember]:
+    """Members of both kinds in an incremental group that say what they can use in a classic one."""
+    members = both(cluster, *protocols)
+    for member in members:
+        member.classic_protocols = protocols[member.member_id]
+        assert not member.join().error_code
+    settle(*members)
+    return members
+
+
+@pytest.mark.parametrize("how", ["said", "another owner", "by its classic join"])
+def test_a_classic_client_that_shares_no_assignor_is_refused_and_stops_nobody(how: str) -> None:
+    """INC-150: in the classic group the members would be refused, one after the other."""
+    cluster = incremental_shard(4, config=AUTO)
+    if how == "by its classic join":
+        stable(cluster, "a", "b")
+        assert convert(cluster, INCREMENTAL) == error_code.NONE
+    else:
+        saying(cluster, a=["range"], b=["sticky", "range"])
+        check_every_cut([*cluster.log], AUTO)
+    if how == "another owner":
+        cluster = incremental_shard(4, cluster.log, AUTO)
+    kinds = cluster.kinds()
+    other = VirtualMember(cluster, "old")
+    other.protocols = [("sticky", b"m"), ("cooperative-sticky", b"m")]
+    answer = other.join().joined()
+    assert answer.error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert "could use none of cooperative-sticky, sticky in a classic group" in answer.error_message
+    assert cluster.kinds() == kinds
+    assert VirtualMember(cluster, "older").join().is_parked
+    assert cluster.kinds()[-1] == "group_reverted"
+
+
+def test_members_that_share_no_assignor_stay_incremental_though_an_operator_asks() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    _, b = saying(cluster, a=["range"], b=["sticky"])
+    assert convert(cluster) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    b.classic_protocols = ["range"]
+    assert not b.join().error_code
+    assert convert(cluster) == error_code.NONE
+
+
+def test_what_a_newcomer_shares_with_each_member_but_not_with_all_is_none_in_common() -> None:
+    cluster = incremental_shard(4, config=AUTO)
+    saying(cluster, a=["range", "x"], b=["sticky", "x"])
+    other = VirtualMember(cluster, "old")
+    other.protocols = [("range", b"m"), ("sticky", b"m")]
+    assert other.join().joined().error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_who_does_not_come_back_is_removed() -> None:

@@ -348,6 +348,10 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
     _range(report, "weight", request.weight, 0, MEMBER_WEIGHT_MAX)
     _text(report, "client_version", request.client_version, limit=CLIENT_VERSION_MAX_BYTES)
     _range(report, "rollout_hold_ms", request.rollout_hold_ms, 0, ROLLOUT_HOLD_MAX_MS)
+    if _count(report, "classic_protocols", request.classic_protocols, 0, PROTOCOLS_MAX):
+        _once(report, "classic_protocols", "", request.classic_protocols)
+        for index, name in enumerate(request.classic_protocols):
+            _text(report, f"classic_protocols[{index}]", name, required=True)
     _process(report, request.process_id)
     if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):
         _once(report, "topics.names", "", request.topics.names)

@@ -65,7 +65,7 @@ class Identity:
         server_assignor: which assignor it prefers; empty: whichever the group has.
         session_timeout_ms: how long it may be silent; 0: as the coordinator says.
         disconnect_grace_ms: how long it may stay away when its stream broke; 0: as the coordinator says.
-        can_be_classic: whether it can go on in a classic group.
+        classic_protocols: assignors that it has for a classic group; none: it cannot go on in one.
         secret: known to the member alone.
     """
 
@@ -80,7 +80,7 @@ class Identity:
     session_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
     weight: int = 1
-    can_be_classic: bool = False
+    classic_protocols: tuple[str, ...] = ()
     rollout_hold_ms: int = 0
     secret: bytes = field(default=b"", repr=False)
 
@@ -102,7 +102,8 @@ class Identity:
         request.rebalance_timeout_ms = self.rebalance_timeout_ms
         request.topics.names.extend(self.topics)
         request.owned.SetInParent()
-        request.can_be_classic = self.can_be_classic
+        request.can_be_classic = bool(self.classic_protocols)
+        request.classic_protocols.extend(self.classic_protocols)
         request.session_timeout_ms = self.session_timeout_ms
         request.disconnect_grace_ms = self.disconnect_grace_ms
         request.weight, request.client_version = self.weight, client_version()

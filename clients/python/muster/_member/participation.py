@@ -93,7 +93,7 @@ class Participation:
             rollout_hold_ms=(config.rollout_hold_ms or 0) if seat is None else 0,
             client_id=config.client_id,
             server_assignor=_preferred(config, topics),
-            can_be_classic=config.protocol == "auto",
+            classic_protocols=_classic_protocols(config),
             session_timeout_ms=config.session_timeout_ms,
             disconnect_grace_ms=min(grace_ms, DISCONNECT_GRACE_MAX_MS),
             secret=standing.caller.secret,
@@ -377,6 +377,12 @@ class Participation:
 def _preferred(config: MemberConfig, topics: tuple[str, ...]) -> str:
     """`range` gives partitions of the same number in several topics to one member, which may count on it."""
     return RANGE.name if len(topics) > 1 and config.resolved_assignors[0] == RANGE else ""
+
+
+def _classic_protocols(config: MemberConfig) -> tuple[str, ...]:
+    if config.protocol != "auto":
+        return ()
+    return tuple(assignor.name for assignor in config.resolved_assignors)
 
 
 def _drawn_id(client_id: str) -> str:

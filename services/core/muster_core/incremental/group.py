@@ -271,7 +271,8 @@ def code_of_absent(group: IncrementalGroup | None, member_id: str) -> ErrorCode:
 
 def _bytes_of(member: Member) -> int:
     partitions = max(len(member.held), len(member.target))
-    return _MEMBER_BYTES + _PARTITION_BYTES * partitions + _NAME_BYTES * len(member.told.topics)
+    names = len(member.told.topics) + len(member.told.classic_protocols)
+    return _MEMBER_BYTES + _PARTITION_BYTES * partitions + _NAME_BYTES * names
 
 
 class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):

@@ -45,6 +45,7 @@ class Told:
         disconnect_grace_ms: the same, when its stream broke.
         weight: how much it can do beside the others, from 1.
         client_version: library that it uses, with its version, for people; empty: it did not say.
+        classic_protocols: what it can use in a classic group, by name; nothing: it did not say.
     """
 
     member_id: str
@@ -67,6 +68,7 @@ class Told:
     disconnect_grace_ms: int = 0
     weight: int = 1
     client_version: str = ""
+    classic_protocols: frozenset[str] = frozenset()
 
     @property
     def is_numbered(self) -> bool:
@@ -109,6 +111,7 @@ class Told:
             disconnect_grace_ms=self.disconnect_grace_ms,
             weight=self.weight if self.weight > 1 else 0,
             client_version=self.client_version,
+            classic_protocols=sorted(self.classic_protocols),
         )
 
     @classmethod
@@ -135,6 +138,7 @@ class Told:
             record.disconnect_grace_ms,
             record.weight or 1,
             record.client_version,
+            frozenset(record.classic_protocols),
         )
 
 

@@ -94,6 +94,7 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     ROLLOUT_HOLD_MS_FIELD_NUMBER: _builtins.int
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+    CLASSIC_PROTOCOLS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -161,6 +162,12 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     def replaces(self) -> _common_pb2.Position:
         """To join in the place of another process: what the refusal before said of the holder."""
 
+    @_builtins.property
+    def classic_protocols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Assignors that it can use in a classic group, by the names of their protocols: a classic client that shares none with
+        all members does not make the group classic. At most 16 of 1 to 255 bytes, said when it joins; none: it did not say.
+        """
+
     def __init__(
         self,
         *,
@@ -187,10 +194,11 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
         weight: _builtins.int = ...,
         rollout_hold_ms: _builtins.int = ...,
         client_version: _builtins.str = ...,
+        classic_protocols: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "group_instance_id", b"group_instance_id", "owned", b"owned", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "server_assignor", b"server_assignor", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "rollout_hold_ms", b"rollout_hold_ms", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_owned", b"_owned", "_rack_id", b"_rack_id", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "_server_assignor", b"_server_assignor", "_topic_regex", b"_topic_regex", "_topics", b"_topics", "can_be_classic", b"can_be_classic", "classic_protocols", b"classic_protocols", "client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "leave_reason", b"leave_reason", "member_epoch", b"member_epoch", "member_id", b"member_id", "member_secret", b"member_secret", "member_seq", b"member_seq", "owned", b"owned", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "replaces", b"replaces", "rollout_hold_ms", b"rollout_hold_ms", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "version", b"version", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015

@@ -209,6 +209,7 @@ class Turn:
             disconnect_grace_ms=self._granted(request.disconnect_grace_ms, self._around.grace_ms),
             weight=request.weight or 1,
             client_version=request.client_version,
+            classic_protocols=frozenset(request.classic_protocols),
         )
         self._decision.replace(holder.member_id, told)
 
@@ -270,6 +271,7 @@ class Turn:
             else before.disconnect_grace_ms,
             weight=(request.weight or 1) if wishes else request.weight or before.weight,
             client_version=request.client_version if joins else before.client_version,
+            classic_protocols=frozenset(request.classic_protocols) if joins else before.classic_protocols,
         )
 
     def _granted(self, wish_ms: int, set_ms: int) -> int:

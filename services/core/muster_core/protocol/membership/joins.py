@@ -136,7 +136,7 @@ class Joins:
     def _make_classic(self, group: Group, join: JoinCall) -> None:
         """A classic client comes to an incremental group: it is classic again, or the client is refused."""
         call, request = join.call, join.request
-        fault = self._reversions.fault_of_join(group)
+        fault = self._reversions.fault_of_join(group, join.terms.protocols.names)
         if join.protocol_type != CONSUMER or not join.terms.protocols:
             fault = f"classic members of it have protocol type {CONSUMER!r} and protocols"
         if fault:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmuster/log/v1/incremental.proto\x12\rmuster.log.v1\x1a\x16muster/v1/common.proto\"\xc7\x03\n\x11IncrementalMember\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x19\n\x11group_instance_id\x18\x02 \x01(\t\x12\x0f\n\x07rack_id\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x1c\n\x14rebalance_timeout_ms\x18\x06 \x01(\x05\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12\x13\n\x0btopic_regex\x18\x08 \x01(\t\x12\x17\n\x0fserver_assignor\x18\t \x01(\t\x12\x12\n\nmember_seq\x18\n \x01(\x04\x12\x12\n\nprocess_id\x18\x0b \x01(\x0c\x12\x12\n\non_session\x18\x0c \x01(\x08\x12\x13\n\x0bsecret_hash\x18\r \x01(\x0c\x12\x10\n\x08identity\x18\x0e \x01(\t\x12\x1a\n\x12\x63lassic_session_ms\x18\x0f \x01(\x05\x12\x16\n\x0e\x63\x61n_be_classic\x18\x10 \x01(\x08\x12\x1a\n\x12session_timeout_ms\x18\x11 \x01(\x05\x12\x1b\n\x13\x64isconnect_grace_ms\x18\x12 \x01(\x05\x12\x0e\n\x06weight\x18\x13 \x01(\r\x12\x16\n\x0e\x63lient_version\x18\x14 \x01(\t\"\xc1\x01\n\x0eGroupConverted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x31\n\x07members\x18\x03 \x03(\x0b\x32 .muster.log.v1.IncrementalMember\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x17\n\x0fserver_assignor\x18\x05 \x01(\t\x12\x13\n\x0btopics_hash\x18\x06 \x01(\x0c\"f\n\x10MemberSubscribed\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x30\n\x06member\x18\x02 \x01(\x0b\x32 .muster.log.v1.IncrementalMember\x12\x0e\n\x06joined\x18\x03 \x01(\x08\"m\n\x0b\x45pochRaised\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12(\n\x05\x63\x61use\x18\x03 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0btopics_hash\x18\x04 \x01(\x0c\"\xf3\x01\n\x0eTargetAssigned\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x17\n\x0fserver_assignor\x18\x03 \x01(\t\x12\x35\n\x07\x63hanges\x18\x04 \x03(\x0b\x32$.muster.log.v1.TargetAssigned.Change\x1ap\n\x06\x43hange\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12(\n\x04gets\x18\x02 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05loses\x18\x03 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\"\xd6\x01\n\rMemberStepped\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12,\n\x08released\x18\x04 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05taken\x18\x05 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05given\x18\x06 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\r\n\x05waits\x18\x07 \x01(\x08\"5\n\x0eMemberWentAway\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\"j\n\rInstanceMoved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x15\n\rold_member_id\x18\x02 \x01(\t\x12\x30\n\x06member\x18\x03 \x01(\x0b\x32 .muster.log.v1.IncrementalMember\"s\n\rMemberRemoved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\x05\x63\x61use\x18\x03 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0b\x63lock_moved\x18\x04 \x01(\x08\"J\n\x12\x45xpressionResolved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nexpression\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\"f\n\tMovesHeld\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x10\n\x08\x62\x65gan_ms\x18\x03 \x01(\x03\x12\x10\n\x08until_ms\x18\x04 \x01(\x03\x12\x10\n\x08is_start\x18\x05 \x01(\x08\"\xbf\x03\n\x10IncrementalState\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x14\n\x0ctarget_epoch\x18\x02 \x01(\x05\x12\x17\n\x0fserver_assignor\x18\x03 \x01(\t\x12\x13\n\x0btopics_hash\x18\x04 \x01(\x0c\x12\x38\n\x07renewed\x18\x05 \x03(\x0b\x32\'.muster.log.v1.IncrementalState.Renewed\x12&\n\tconverted\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x1c\n\x14\x63onverted_generation\x18\x07 \x01(\x05\x12\x32\n\x04hold\x18\x08 \x01(\x0b\x32$.muster.log.v1.IncrementalState.Hold\x1a>\n\x07Renewed\x12\r\n\x05topic\x18\x01 \x01(\t\x12$\n\x07\x64\x65leted\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x1a\x64\n\x04Hold\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x65gan_ms\x18\x02 \x01(\x03\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\x12\x10\n\x08is_start\x18\x04 \x01(\x08\x12\x13\n\x0b\x66reed_epoch\x18\x05 \x01(\x05\"\xc1\x03\n\x16IncrementalMemberState\x12\x30\n\x06member\x18\x01 \x01(\x0b\x32 .muster.log.v1.IncrementalMember\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\x0eprevious_epoch\x18\x03 \x01(\x05\x12\r\n\x05waits\x18\x04 \x01(\x08\x12#\n\x06joined\x18\x05 \x01(\x0b\x32\x13.muster.v1.Position\x12$\n\x07version\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x38\n\x04held\x18\x07 \x03(\x0b\x32*.muster.log.v1.IncrementalMemberState.Held\x12*\n\x06target\x18\x08 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\x12\n\ncommit_seq\x18\t \x01(\x04\x1az\n\x04Held\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\"\n\x05taken\x18\x03 \x01(\x0b\x32\x13.muster.v1.Positionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmuster/log/v1/incremental.proto\x12\rmuster.log.v1\x1a\x16muster/v1/common.proto\"\xe2\x03\n\x11IncrementalMember\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x19\n\x11group_instance_id\x18\x02 \x01(\t\x12\x0f\n\x07rack_id\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x1c\n\x14rebalance_timeout_ms\x18\x06 \x01(\x05\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12\x13\n\x0btopic_regex\x18\x08 \x01(\t\x12\x17\n\x0fserver_assignor\x18\t \x01(\t\x12\x12\n\nmember_seq\x18\n \x01(\x04\x12\x12\n\nprocess_id\x18\x0b \x01(\x0c\x12\x12\n\non_session\x18\x0c \x01(\x08\x12\x13\n\x0bsecret_hash\x18\r \x01(\x0c\x12\x10\n\x08identity\x18\x0e \x01(\t\x12\x1a\n\x12\x63lassic_session_ms\x18\x0f \x01(\x05\x12\x16\n\x0e\x63\x61n_be_classic\x18\x10 \x01(\x08\x12\x1a\n\x12session_timeout_ms\x18\x11 \x01(\x05\x12\x1b\n\x13\x64isconnect_grace_ms\x18\x12 \x01(\x05\x12\x0e\n\x06weight\x18\x13 \x01(\r\x12\x16\n\x0e\x63lient_version\x18\x14 \x01(\t\x12\x19\n\x11\x63lassic_protocols\x18\x15 \x03(\t\"\xc1\x01\n\x0eGroupConverted\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x05\x12\x31\n\x07members\x18\x03 \x03(\x0b\x32 .muster.log.v1.IncrementalMember\x12(\n\x05\x63\x61use\x18\x04 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x17\n\x0fserver_assignor\x18\x05 \x01(\t\x12\x13\n\x0btopics_hash\x18\x06 \x01(\x0c\"f\n\x10MemberSubscribed\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x30\n\x06member\x18\x02 \x01(\x0b\x32 .muster.log.v1.IncrementalMember\x12\x0e\n\x06joined\x18\x03 \x01(\x08\"m\n\x0b\x45pochRaised\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12(\n\x05\x63\x61use\x18\x03 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0btopics_hash\x18\x04 \x01(\x0c\"\xf3\x01\n\x0eTargetAssigned\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x17\n\x0fserver_assignor\x18\x03 \x01(\t\x12\x35\n\x07\x63hanges\x18\x04 \x03(\x0b\x32$.muster.log.v1.TargetAssigned.Change\x1ap\n\x06\x43hange\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12(\n\x04gets\x18\x02 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05loses\x18\x03 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\"\xd6\x01\n\rMemberStepped\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12,\n\x08released\x18\x04 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05taken\x18\x05 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12)\n\x05given\x18\x06 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\r\n\x05waits\x18\x07 \x01(\x08\"5\n\x0eMemberWentAway\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\"j\n\rInstanceMoved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x15\n\rold_member_id\x18\x02 \x01(\t\x12\x30\n\x06member\x18\x03 \x01(\x0b\x32 .muster.log.v1.IncrementalMember\"s\n\rMemberRemoved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12(\n\x05\x63\x61use\x18\x03 \x01(\x0b\x32\x19.muster.v1.RebalanceCause\x12\x13\n\x0b\x63lock_moved\x18\x04 \x01(\x08\"J\n\x12\x45xpressionResolved\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nexpression\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\"f\n\tMovesHeld\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x10\n\x08\x62\x65gan_ms\x18\x03 \x01(\x03\x12\x10\n\x08until_ms\x18\x04 \x01(\x03\x12\x10\n\x08is_start\x18\x05 \x01(\x08\"\xbf\x03\n\x10IncrementalState\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x14\n\x0ctarget_epoch\x18\x02 \x01(\x05\x12\x17\n\x0fserver_assignor\x18\x03 \x01(\t\x12\x13\n\x0btopics_hash\x18\x04 \x01(\x0c\x12\x38\n\x07renewed\x18\x05 \x03(\x0b\x32\'.muster.log.v1.IncrementalState.Renewed\x12&\n\tconverted\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x1c\n\x14\x63onverted_generation\x18\x07 \x01(\x05\x12\x32\n\x04hold\x18\x08 \x01(\x0b\x32$.muster.log.v1.IncrementalState.Hold\x1a>\n\x07Renewed\x12\r\n\x05topic\x18\x01 \x01(\t\x12$\n\x07\x64\x65leted\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x1a\x64\n\x04Hold\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x65gan_ms\x18\x02 \x01(\x03\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\x12\x10\n\x08is_start\x18\x04 \x01(\x08\x12\x13\n\x0b\x66reed_epoch\x18\x05 \x01(\x05\"\xc1\x03\n\x16IncrementalMemberState\x12\x30\n\x06member\x18\x01 \x01(\x0b\x32 .muster.log.v1.IncrementalMember\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\x0eprevious_epoch\x18\x03 \x01(\x05\x12\r\n\x05waits\x18\x04 \x01(\x08\x12#\n\x06joined\x18\x05 \x01(\x0b\x32\x13.muster.v1.Position\x12$\n\x07version\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x38\n\x04held\x18\x07 \x03(\x0b\x32*.muster.log.v1.IncrementalMemberState.Held\x12*\n\x06target\x18\x08 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\x12\n\ncommit_seq\x18\t \x01(\x04\x1az\n\x04Held\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.muster.v1.TopicPartitions\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\"\n\x05taken\x18\x03 \x01(\x0b\x32\x13.muster.v1.Positionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,37 +33,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.log.v1.incremental_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INCREMENTALMEMBER']._serialized_start=75
-  _globals['_INCREMENTALMEMBER']._serialized_end=530
-  _globals['_GROUPCONVERTED']._serialized_start=533
-  _globals['_GROUPCONVERTED']._serialized_end=726
-  _globals['_MEMBERSUBSCRIBED']._serialized_start=728
-  _globals['_MEMBERSUBSCRIBED']._serialized_end=830
-  _globals['_EPOCHRAISED']._serialized_start=832
-  _globals['_EPOCHRAISED']._serialized_end=941
-  _globals['_TARGETASSIGNED']._serialized_start=944
-  _globals['_TARGETASSIGNED']._serialized_end=1187
-  _globals['_TARGETASSIGNED_CHANGE']._serialized_start=1075
-  _globals['_TARGETASSIGNED_CHANGE']._serialized_end=1187
-  _globals['_MEMBERSTEPPED']._serialized_start=1190
-  _globals['_MEMBERSTEPPED']._serialized_end=1404
-  _globals['_MEMBERWENTAWAY']._serialized_start=1406
-  _globals['_MEMBERWENTAWAY']._serialized_end=1459
-  _globals['_INSTANCEMOVED']._serialized_start=1461
-  _globals['_INSTANCEMOVED']._serialized_end=1567
-  _globals['_MEMBERREMOVED']._serialized_start=1569
-  _globals['_MEMBERREMOVED']._serialized_end=1684
-  _globals['_EXPRESSIONRESOLVED']._serialized_start=1686
-  _globals['_EXPRESSIONRESOLVED']._serialized_end=1760
-  _globals['_MOVESHELD']._serialized_start=1762
-  _globals['_MOVESHELD']._serialized_end=1864
-  _globals['_INCREMENTALSTATE']._serialized_start=1867
-  _globals['_INCREMENTALSTATE']._serialized_end=2314
-  _globals['_INCREMENTALSTATE_RENEWED']._serialized_start=2150
-  _globals['_INCREMENTALSTATE_RENEWED']._serialized_end=2212
-  _globals['_INCREMENTALSTATE_HOLD']._serialized_start=2214
-  _globals['_INCREMENTALSTATE_HOLD']._serialized_end=2314
-  _globals['_INCREMENTALMEMBERSTATE']._serialized_start=2317
-  _globals['_INCREMENTALMEMBERSTATE']._serialized_end=2766
-  _globals['_INCREMENTALMEMBERSTATE_HELD']._serialized_start=2644
-  _globals['_INCREMENTALMEMBERSTATE_HELD']._serialized_end=2766
+  _globals['_INCREMENTALMEMBER']._serialized_end=557
+  _globals['_GROUPCONVERTED']._serialized_start=560
+  _globals['_GROUPCONVERTED']._serialized_end=753
+  _globals['_MEMBERSUBSCRIBED']._serialized_start=755
+  _globals['_MEMBERSUBSCRIBED']._serialized_end=857
+  _globals['_EPOCHRAISED']._serialized_start=859
+  _globals['_EPOCHRAISED']._serialized_end=968
+  _globals['_TARGETASSIGNED']._serialized_start=971
+  _globals['_TARGETASSIGNED']._serialized_end=1214
+  _globals['_TARGETASSIGNED_CHANGE']._serialized_start=1102
+  _globals['_TARGETASSIGNED_CHANGE']._serialized_end=1214
+  _globals['_MEMBERSTEPPED']._serialized_start=1217
+  _globals['_MEMBERSTEPPED']._serialized_end=1431
+  _globals['_MEMBERWENTAWAY']._serialized_start=1433
+  _globals['_MEMBERWENTAWAY']._serialized_end=1486
+  _globals['_INSTANCEMOVED']._serialized_start=1488
+  _globals['_INSTANCEMOVED']._serialized_end=1594
+  _globals['_MEMBERREMOVED']._serialized_start=1596
+  _globals['_MEMBERREMOVED']._serialized_end=1711
+  _globals['_EXPRESSIONRESOLVED']._serialized_start=1713
+  _globals['_EXPRESSIONRESOLVED']._serialized_end=1787
+  _globals['_MOVESHELD']._serialized_start=1789
+  _globals['_MOVESHELD']._serialized_end=1891
+  _globals['_INCREMENTALSTATE']._serialized_start=1894
+  _globals['_INCREMENTALSTATE']._serialized_end=2341
+  _globals['_INCREMENTALSTATE_RENEWED']._serialized_start=2177
+  _globals['_INCREMENTALSTATE_RENEWED']._serialized_end=2239
+  _globals['_INCREMENTALSTATE_HOLD']._serialized_start=2241
+  _globals['_INCREMENTALSTATE_HOLD']._serialized_end=2341
+  _globals['_INCREMENTALMEMBERSTATE']._serialized_start=2344
+  _globals['_INCREMENTALMEMBERSTATE']._serialized_end=2793
+  _globals['_INCREMENTALMEMBERSTATE_HELD']._serialized_start=2671
+  _globals['_INCREMENTALMEMBERSTATE_HELD']._serialized_end=2793
 # @@protoc_insertion_point(module_scope)

@@ -47,6 +47,7 @@ class IncrementalMember(_message.Message):
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+    CLASSIC_PROTOCOLS_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """Its id."""
     group_instance_id: _builtins.str
@@ -93,6 +94,10 @@ class IncrementalMember(_message.Message):
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that it names, by name."""
 
+    @_builtins.property
+    def classic_protocols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Protocols that it can use in a classic group, by name, ascending; none: it did not say."""
+
     def __init__(
         self,
         *,
@@ -116,10 +121,11 @@ class IncrementalMember(_message.Message):
         disconnect_grace_ms: _builtins.int = ...,
         weight: _builtins.int = ...,
         client_version: _builtins.str = ...,
+        classic_protocols: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_be_classic", b"can_be_classic", "classic_session_ms", b"classic_session_ms", "client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_be_classic", b"can_be_classic", "classic_protocols", b"classic_protocols", "classic_session_ms", b"classic_session_ms", "client_id", b"client_id", "client_version", b"client_version", "disconnect_grace_ms", b"disconnect_grace_ms", "group_instance_id", b"group_instance_id", "host", b"host", "identity", b"identity", "member_id", b"member_id", "member_seq", b"member_seq", "on_session", b"on_session", "process_id", b"process_id", "rack_id", b"rack_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "secret_hash", b"secret_hash", "server_assignor", b"server_assignor", "session_timeout_ms", b"session_timeout_ms", "topic_regex", b"topic_regex", "topics", b"topics", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

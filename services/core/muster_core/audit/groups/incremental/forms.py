@@ -37,6 +37,7 @@ def _member(member: incremental_pb2.IncrementalMember) -> Iterator[str]:
     if len(member.process_id) != (PROCESS_BYTES if member.member_seq else 0):
         yield f"{name} has join {member.member_seq} and {len(member.process_id)} bytes as its process"
     yield from wrong_in_names("topics", member.topics)
+    yield from wrong_in_names("classic_protocols", member.classic_protocols)
     yield from wrong_in_weight(name, member.weight)
 
 

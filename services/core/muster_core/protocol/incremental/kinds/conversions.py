@@ -245,6 +245,7 @@ def _told_by(group: Group, member: Member) -> Told | None:
         disconnect_grace_ms=member.terms.disconnect_grace_ms or member.session_timeout_ms,
         weight=member.recorded_weight,
         client_version=member.terms.client_version,
+        classic_protocols=frozenset(metadata),
     )
 
 

@@ -1,6 +1,6 @@
 """An incremental group becomes a classic one while its members work (docs/safety.md, INC-150 to INC-157)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -58,14 +58,21 @@ class Reversions:
 
     # --- when
 
-    def fault_of(self, group: Group) -> str:
-        """Why a group cannot be classic again, for people; empty: it can (INC-150)."""
+    def fault_of(self, group: Group, newcomer: Collection[str] = ()) -> str:
+        """Why a group cannot be classic again, for people; empty: it can (INC-150).
+
+        Args:
+            group: the group.
+            newcomer: protocols of the classic client that comes, by name; none: none comes.
+        """
         incremental = group.incremental
         if incremental is None or not incremental.members:
             return "the group is no incremental one with members"
         for _, member in sorted(incremental.members.items()):
             if not member.told.can_be_classic or not member.told.is_numbered:
                 return f"member {member.member_id} can only be in an incremental group"
+        if fault := _without_protocol(incremental, newcomer):
+            return fault
         names = {topic for topic, _ in incremental.owners}
         is_stale = any(  # given back or not: an owner's commits would count again
             member.is_stale(partition, incremental.renewed)
@@ -78,12 +85,12 @@ class Reversions:
             return "its members take more than the log takes at a time"
         return ""
 
-    def fault_of_join(self, group: Group) -> str:
-        """Why a classic member that joins does not make a group classic; empty: it does."""
+    def fault_of_join(self, group: Group, protocols: Collection[str]) -> str:
+        """Why a classic member that joins with protocols does not make a group classic; empty: it does."""
         policy = convert_of(group.settings, self._context.config)
         if policy != "auto":
             return f"it stays one where convert is {policy}; an operator can make it classic (ConvertGroup)"
-        return self.fault_of(group)
+        return self.fault_of(group, protocols)
 
     # --- how
 
@@ -167,6 +174,22 @@ class Reversions:
             member_id=request.member_id, shard_epoch=self._context.epoch, member_epoch=request.member_epoch
         )
         self._context.reply(call.call_id, response)
+
+
+def _without_protocol(group: IncrementalGroup, newcomer: Collection[str]) -> str:
+    """Which member would find no protocol in common with the newcomer and all others; empty: none would.
+
+    It could not be in the classic group, which would stop it. Who did not say what it can use is not judged.
+    """
+    common = frozenset(newcomer)
+    for member_id, member in sorted(group.members.items()):
+        names = member.told.classic_protocols
+        if not names:
+            continue
+        if common and common.isdisjoint(names):
+            return f"member {member_id} could use none of {', '.join(sorted(common))} in a classic group"
+        common = common & names or names
+    return ""
 
 
 def _write(record: records_pb2.Member, told: Told, session_ms: int, grace_ms: int) -> None:
