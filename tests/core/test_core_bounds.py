@@ -2,6 +2,7 @@
 
 import gc
 import random
+from collections.abc import Iterator
 
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
@@ -20,7 +21,7 @@ from muster_core.record_bounds import (
 )
 from muster_core.state.offsets import offset_order
 from muster_core.state.offsets.offset_order import PORTION as ORDERED
-from muster_core.state.offsets.offset_store import CommittedOffset, OffsetStore
+from muster_core.state.offsets.offset_store import CommittedOffset, CommittedValues, OffsetStore
 from muster_core.state.published import topics_in
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -172,6 +173,34 @@ def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had_and_nobody
     assert [number for some in numbers for number in some] == list(range(partitions))
     assert max(map(len, numbers)) <= 5_000, "each is carried out in one turn (LIM-32)"
     assert [partition for partition, _ in store] == [("kept", 0)]
+
+
+class Unread(dict[tuple[str, int], CommittedValues]):
+    """A table of offsets that nobody may pass over as a whole."""
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        raise AssertionError("all of it is looked at")
+
+    keys = items = values = __iter__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("topic", ["t", "u"])
+def test_a_deletion_looks_at_no_offsets_of_other_topics(topic: str) -> None:
+    cluster = VirtualShard()
+    cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(5, {}, {}, {}, 0)))
+    cluster.ask(commit_from_outside(["t", "kept"], partitions=3))
+    offsets = cluster.shard.groups["g"].offsets
+    assert offsets.put_in_order()
+    cluster.auto_ack = False
+    cluster.send(commit_from_outside([topic], partitions=5))  # is on its way
+    offsets.table = Unread(offsets.table)
+    cluster.feed(TopicsChanged(frozenset({topic}), catalog=Catalog(7, {}, {topic: 6}, {}, 0)))
+    cluster.auto_ack = True
+    while cluster.waiting:
+        cluster.acknowledge()
+    left = [("kept", number) for number in range(3)] + [("t", number) for number in range(3)] * (topic == "u")
+    offsets.table = dict(zip(dict.keys(offsets.table), dict.values(offsets.table), strict=True))
+    assert all_offsets(cluster) == left
 
 
 def all_offsets(cluster: VirtualShard) -> list[tuple[str, int]]:

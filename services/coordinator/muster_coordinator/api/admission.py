@@ -5,7 +5,6 @@ from typing import Any
 
 from muster_core.events import GroupRequest, group_of
 from muster_core.state.group import Group
-from muster_core.state.published import TopicPartition
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
@@ -126,9 +125,8 @@ def _may_join(request: GroupRequest) -> bool:
 def _added(request: Any, group: Group | None) -> int:
     """How many partitions a commit adds to what is stored of a group, or members a join."""
     if isinstance(request, coordinator_pb2.OffsetCommitRequest):
-        there = frozenset[TopicPartition]() if group is None else group.offsets.table.keys()
         named = {(topic.name, entry.partition) for topic in request.topics for entry in topic.partitions}
-        return len(named - there)
+        return len(named) if group is None else sum([one not in group.offsets.table for one in named])
     if group is None:
         return 1
     member_id, instance_id = request.member_id, getattr(request, "group_instance_id", "")

@@ -195,7 +195,8 @@ class TopicDeletions:
             # Also of one that cannot be read: left out, it would have them again after its release.
             context.working_on = group
             gone = group.offsets.numbers_of(lambda name: topic_of(name) in topics)
-            for topic, number in sorted(coming.pop(group.group_id, set()) - group.offsets.table.keys()):
+            table = group.offsets.table  # less its keys, a set would be made by a look at each of them
+            for topic, number in sorted(one for one in coming.pop(group.group_id, ()) if one not in table):
                 gone.setdefault(topic, []).append(number)
             yield from tombstones_by_topic(context, group.group_id, gone, "topic_deleted")
         context.working_on = None
