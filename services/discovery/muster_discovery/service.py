@@ -1,8 +1,8 @@
 """The RPCs of discovery."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
 
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -20,6 +20,8 @@ from muster_discovery._topics import TopicReads
 
 RETRY_AFTER_MS = 200
 """When a caller should ask again while there is no view."""
+
+T = TypeVar("T")
 
 _SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDINATOR_STATE_DRAINING})
 _NO_VIEW = "this discovery instance has no view from metadata yet; try again"
@@ -131,12 +133,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self._topics.check_names(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
         answer = await self._change("CreateTopic", request.topic.name, change, request.request_id, context)
-        return discovery_pb2.CreateTopicResponse(
-            error_code=answer.error_code,
-            topic=answer.topic,
-            error_message=answer.error_message,
-            catalog_version=answer.version.offset,
-        )
+        return _answered(discovery_pb2.CreateTopicResponse, answer)
 
     async def AlterTopic(
         self, request: discovery_pb2.AlterTopicRequest, context: Any
@@ -148,12 +145,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
         answer = await self._change("AlterTopic", request.topic.name, change, request.request_id, context)
-        return discovery_pb2.AlterTopicResponse(
-            error_code=answer.error_code,
-            topic=answer.topic,
-            error_message=answer.error_message,
-            catalog_version=answer.version.offset,
-        )
+        return _answered(discovery_pb2.AlterTopicResponse, answer)
 
     async def AlterPartitions(
         self, request: discovery_pb2.AlterPartitionsRequest, context: Any
@@ -165,12 +157,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self._topics.check_alteration()
         change = metadata_pb2.ChangeTopicRequest(alter_partitions=request)
         answer = await self._change("AlterPartitions", request.topic, change, request.request_id, context)
-        return discovery_pb2.AlterPartitionsResponse(
-            error_code=answer.error_code,
-            topic=answer.topic,
-            error_message=answer.error_message,
-            catalog_version=answer.version.offset,
-        )
+        return _answered(discovery_pb2.AlterPartitionsResponse, answer)
 
     async def DeleteTopic(
         self, request: discovery_pb2.DeleteTopicRequest, context: Any
@@ -247,6 +234,16 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     def _wake(self) -> None:
         for changed in self._watchers:
             changed.set()
+
+
+def _answered(kind: Callable[..., T], answer: metadata_pb2.ChangeTopicResponse) -> T:
+    """What metadata answered to a change of a topic, as callers get it."""
+    return kind(
+        error_code=answer.error_code,
+        topic=answer.topic,
+        error_message=answer.error_message,
+        catalog_version=answer.version.offset,
+    )
 
 
 def _problem(

@@ -1,13 +1,12 @@
 """The ends of holds that members' joins have begun (docs/safety.md, INC-171, INC-172)."""
 
 from functools import partial
-from weakref import ref
 
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
 from muster_core.protocol.context import ShardContext, nothing_follows
+from muster_core.protocol.incremental.group_timer import GroupTimer
 from muster_core.state.group import Group
-from muster_core.waiting.timing_wheel import Timer
 
 
 class Holds:
@@ -19,7 +18,7 @@ class Holds:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._ends: dict[str, _End] = {}
+        self._ends: dict[str, GroupTimer] = {}
 
     def follow(self, group: Group) -> None:
         """A record has changed the hold of a group, or the group was loaded."""
@@ -27,7 +26,7 @@ class Holds:
         hold = group.incremental.hold if group.incremental is not None else None
         if hold is not None and hold.is_on:
             now = self._context.now
-            end = self._ends[group.group_id] = _End(self, group)
+            end = self._ends[group.group_id] = GroupTimer(self.ended, group)
             self._context.purgatory.wheel.arm(end, now.boot_ms + hold.remaining_ms(now.wall_ms))
 
     def end(self, group: Group) -> None:
@@ -36,7 +35,7 @@ class Holds:
         if end is not None:
             self._context.purgatory.wheel.cancel(end)
 
-    def ended(self, end: "_End") -> None:
+    def ended(self, end: GroupTimer) -> None:
         """The time of a hold is over."""
         if self._ends.get(end.group_id) is end:
             del self._ends[end.group_id]
@@ -55,29 +54,3 @@ class Holds:
         decision.end_hold()
         decision.raise_epoch(causes.hold_ended(context.now.wall_ms), incremental.topics_hash)
         context.append(decision.records, nothing_follows, holds=group)
-
-
-class _End(Timer):
-    """The end of a group's hold; it keeps no group that was deleted meanwhile (LIM-60)."""
-
-    __slots__ = ("_group", "_group_id", "_holds")
-
-    def __init__(self, holds: Holds, group: Group) -> None:
-        super().__init__()
-        self._holds = holds
-        self._group = ref(group)
-        self._group_id = group.group_id
-
-    @property
-    def group(self) -> Group | None:
-        """The group; None: it was deleted."""
-        return self._group()
-
-    @property
-    def group_id(self) -> str:
-        """The group that is blamed where the timer raises."""
-        return self._group_id
-
-    def fire(self) -> None:
-        """The time is over."""
-        self._holds.ended(self)

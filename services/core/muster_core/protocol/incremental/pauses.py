@@ -1,12 +1,11 @@
 """The pause between the assignments of a group (docs/safety.md, INC-35, INC-106)."""
 
 from collections.abc import Callable
-from weakref import ref
 
 from muster_core.config import GroupConfig
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.incremental.group_timer import GroupTimer
 from muster_core.state.group import Group
-from muster_core.waiting.timing_wheel import Timer
 
 ADAPTIVE = -1
 """An interval that follows how fast changes come, in a group with members on streams; others have none."""
@@ -112,47 +111,20 @@ class Pauses:
         self._context.purgatory.wheel.arm(pause, pause.began_ms + pause.length_ms)
 
 
-class _Pause(Timer):
+class _Pause(GroupTimer):
     """A pause, and after an adaptive one the time in which a change makes the next one longer.
 
-    It keeps no group that was deleted meanwhile (LIM-60). After a failure nothing that is set makes it
-    shorter than `least_ms`.
+    After a failure nothing that is set makes it shorter than `least_ms`.
     """
 
-    __slots__ = (
-        "_group",
-        "_group_id",
-        "_pauses",
-        "began_ms",
-        "is_adaptive",
-        "is_running",
-        "least_ms",
-        "length_ms",
-    )
+    __slots__ = ("began_ms", "is_adaptive", "is_running", "least_ms", "length_ms")
 
     def __init__(
         self, pauses: Pauses, group: Group, length_ms: int, *, is_adaptive: bool, least_ms: int
     ) -> None:
-        super().__init__()
-        self._pauses = pauses
-        self._group = ref(group)
-        self._group_id = group.group_id
+        super().__init__(pauses.ended, group)
         self.length_ms = length_ms
         self.least_ms = least_ms
         self.began_ms = 0
         self.is_adaptive = is_adaptive
         self.is_running = True
-
-    @property
-    def group(self) -> Group | None:
-        """The group; None: it was deleted."""
-        return self._group()
-
-    @property
-    def group_id(self) -> str:
-        """The group that is blamed where the timer raises."""
-        return self._group_id
-
-    def fire(self) -> None:
-        """The time is over."""
-        self._pauses.ended(self)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from weakref import ref
 
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1 import session_pb2
@@ -22,6 +21,7 @@ from muster_core.position import Position
 from muster_core.protocol.context import ShardContext, nothing_follows
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.deadlines import Deadlines
+from muster_core.protocol.incremental.group_timer import GroupTimer
 from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
@@ -31,7 +31,6 @@ from muster_core.state.group_settings import convert_of
 from muster_core.state.members.claims import Claims
 from muster_core.state.members.member import Member
 from muster_core.state.published import read_assignment, read_subscription
-from muster_core.waiting.timing_wheel import Timer
 
 _AGAIN_MS = 1_000
 """Pause before a group is looked at again that could not be converted, at least."""
@@ -57,7 +56,7 @@ class Conversions:
         self._targets = targets
         self._rebalancer = rebalancer
         self._deadlines = deadlines
-        self._due: dict[str, _Due] = {}
+        self._due: dict[str, GroupTimer] = {}
         rebalancer.on_generation = self.follow
         context.application.on_converted = self._end_classic
 
@@ -73,14 +72,14 @@ class Conversions:
         is_on = policy != "never" and Feature.INCREMENTAL_GROUPS in self._context.features
         if is_on and any(member.process_id for member in group.members.values()):
             wait_ms = config.convert_after_ms if policy == "auto" else 0
-            due = self._due[group.group_id] = _Due(self, group)
+            due = self._due[group.group_id] = GroupTimer(self.fire, group)
             self._context.purgatory.wheel.arm(due, self._context.now.boot_ms + max(wait_ms, _AGAIN_MS))
 
-    def fire(self, due: "_Due", group: Group | None) -> None:
+    def fire(self, due: GroupTimer) -> None:
         """The wait after the last generation is over."""
         if self._due.get(due.group_id) is due:
             del self._due[due.group_id]
-            if group is not None:
+            if (group := due.group) is not None:
                 self._context.in_line(group, partial(self._try, group))
 
     def _try(self, group: Group) -> None:
@@ -255,24 +254,3 @@ def _keeps_more(group: Group, claims: Claims, member_id: str) -> bool:
         (topic, number) for topic, numbers in claims.of(member_id).items() for number in numbers
     ]
     return any(group.owners.get(partition, ("",))[0] != member_id for partition in kept)
-
-
-class _Due(Timer):
-    """The wait before a group is converted; it keeps no group that was deleted meanwhile (LIM-60)."""
-
-    __slots__ = ("_conversions", "_group", "_group_id")
-
-    def __init__(self, conversions: Conversions, group: Group) -> None:
-        super().__init__()
-        self._conversions = conversions
-        self._group = ref(group)
-        self._group_id = group.group_id
-
-    @property
-    def group_id(self) -> str:
-        """The group that is blamed where the timer raises."""
-        return self._group_id
-
-    def fire(self) -> None:
-        """The wait is over."""
-        self._conversions.fire(self, self._group())
