@@ -60,8 +60,15 @@ def page_of(folder: Path, *texts: str) -> Elements:
     one, other, last = texts
     tables: dict[str, list[dict[str, Any]]] = {
         "group": [
-            {"group_id": one + other, "shard": 1, "state": "Stable", "members": 1, "generation": 1}
-            | {"rebalances": 3, "unexpected": 2, "last_cause": last, "commits": 1, "offsets": 1}
+            {"group_id": one + other, "shard": 1, "group_kind": "classic", "state": "stable", "members": 1}
+            | {
+                "generation": 1,
+                "rebalances": 3,
+                "unexpected": 2,
+                "last_cause": last,
+                "commits": 1,
+                "offsets": 1,
+            }
         ],
         "rebalance": [
             {"at_ms": BEGAN_MS + number * 1_000, "cause": texts[number % 3], "generations": 2}
@@ -115,8 +122,16 @@ def log_read(shard: int, name: str, last_offset: int) -> LogRead:
 
 def result_in(folder: Path, broken: Counter[str] | None = None, **tables: list[dict[str, Any]]) -> Result:
     folder.mkdir(parents=True)
-    group = {"group_id": "g", "shard": 0, "state": "Stable", "members": 1, "generation": 1, "rebalances": 3}
-    group |= {"unexpected": 2, "last_cause": "member joined", "commits": 1, "offsets": 1}
+    group: dict[str, Any] = {"group_id": "g", "shard": 0, "group_kind": "incremental", "state": "assigning"}
+    group |= {
+        "members": 1,
+        "generation": 7,
+        "rebalances": 3,
+        "unexpected": 2,
+        "last_cause": "member joined",
+        "commits": 1,
+        "offsets": 1,
+    }
     for name, rows in {"group": [group], **tables}.items():
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
     return Result(
@@ -143,6 +158,14 @@ def test_broken_promises_come_first_and_the_others_are_folded(tmp_path: Path) ->
     folded = page.index("<details>", page.index("<h2>Promises</h2>"))
     assert page.index('<td class="mono">O3</td>') < folded < page.index('<td class="mono">L1</td>')
     assert page.count("broken 2×") == 1
+
+
+def test_a_group_is_shown_with_its_kind_and_its_epoch(tmp_path: Path) -> None:
+    page = " ".join(rendered(result_in(tmp_path / "tables")).split())
+    assert (
+        '<th>kind</th><th>state</th><th class="n">members</th><th class="n">generation or epoch</th>' in page
+    )
+    assert '<td>incremental</td><td>assigning</td> <td class="n">1</td><td class="n">7</td>' in page
 
 
 def test_the_page_says_of_which_time_the_entries_are(tmp_path: Path) -> None:

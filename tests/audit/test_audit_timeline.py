@@ -26,6 +26,8 @@ def test_groups_of_both_kinds_have_members_and_rebalances() -> None:
     seen = {one.group_id: one for one in facts if isinstance(one, GroupSeen)}
     (classic,) = (one for one in before if isinstance(one, GroupSeen))
     assert seen.pop(classic.group_id) == classic
+    kinds = [seen[LogBuilder().named(name)].group_kind for name in "ikr"]
+    assert [classic.group_kind, *kinds] == ["classic", "incremental", "incremental", "classic"]
     incremental, converted = seen[LogBuilder().named("i")], seen[LogBuilder().named("k")]
     # Its epochs 1 to 3 moved partitions; the target of epoch 4 moved none, and epoch 5 has none yet.
     assert (incremental.members, incremental.generation, incremental.rebalances) == (3, 5, 3)

@@ -111,11 +111,16 @@ class Owned(Fact):
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen(Fact):
-    """A group as the end of the log shows it, and what it went through."""
+    """A group as the end of the log shows it, and what it went through.
+
+    Where it is gone, `group_kind` is empty and `generation` 0..
+    Of an incremental group `generation` is its epoch.
+    """
 
     kind: ClassVar[str] = "group"
     shard: int
     group_id: str
+    group_kind: str
     state: str
     generation: int
     members: int

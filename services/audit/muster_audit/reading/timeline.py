@@ -204,6 +204,7 @@ class Timeline:
             yield GroupSeen(
                 self.shard,
                 group_id,
+                "" if group is None else "classic" if incremental is None else "incremental",
                 "gone" if group is None else _state_in_words(group),
                 0 if group is None else group.generation,
                 0 if group is None else len(group.members if incremental is None else incremental.members),
