@@ -17,9 +17,10 @@ from kit.lives import conversion_fuzz, incremental_fuzz
 from kit.lives.incremental_life import as_log
 from kit.logs import plain_insights
 from kit.logs.drawn_logs import drawn
+from kit.logs.incremental_log import IncrementalLog
 from kit.logs.lake_folders import build as lake_in_this_process
 from kit.logs.lake_folders import expected, export, in_order, rows_of
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import empty
 from kit.logs.plain_tables import tables as plain_tables
 from muster_audit.command import app
@@ -29,6 +30,8 @@ from muster_audit.lake.insights_page import write_page
 from muster_audit.lake.reading import DAY_DOC, register_tables
 from muster_audit.lake.row import columns, day_of
 from muster_audit.lake.tables import ALL
+from muster_core import cause_kind
+from muster_core.audit.log_audit import LogAudit
 from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
@@ -156,6 +159,78 @@ def test_the_analyses_of_groups_that_change_their_kind_are_what_plain_python_com
         lake_in_this_process(tmp_path / str(number), lake := tmp_path / f"lake-{number}")
         found = look_into(spark, lake, 1, 1_000, lambda _: None)
         check_insights(found, [built], ("ownership", "rebalances", "commit_rates"))
+
+
+def day_of_an_incremental_group(log: IncrementalLog, number: int) -> None:
+    """A day on which a static member dies and comes back, commits stand still, and the log changes its owner.
+
+    Args:
+        log: at the beginning of that day, the group without members.
+        number: of the day, from 0.
+    """
+    built, epoch, a, b, c = log.built, 6 * number, *(f"{name}{number}" for name in "abc")
+    began_ms = built.now_ms
+    log.subscribe(a)
+    log.raised(epoch + 1)
+    log.target(epoch + 1, (a, (0, 1, 2, 3), ()))
+    log.step(a, epoch + 1, given=(0, 1, 2, 3))
+    for seq, pause_ms in (1, 800_000), (2, 200_000), (3, 0):
+        log.commit(epoch + 1, a, 100 * number + seq)
+        built.now_ms += pause_ms
+    log.subscribe(f"{b}=s")
+    log.raised(epoch + 2)
+    log.target(epoch + 2, (a, (), (2, 3)), (b, (2, 3), ()))
+    log.step(a, epoch + 1, taken=(2, 3))
+    log.step(a, epoch + 2, released=(2, 3))
+    built.now_ms += 2_000  # nobody has them
+    log.step(b, epoch + 2, given=(2, 3))
+    log.commit(epoch + 2, b, 1, partition=2)
+    built.now_ms += 45_000
+    log.removed(b, cause_kind.SESSION_EXPIRED, 45_000)
+    log.raised(epoch + 3, cause_kind.SESSION_EXPIRED)
+    log.target(epoch + 3, (a, (2, 3), ()))
+    built.now_ms += 5_000
+    log.step(a, epoch + 3, given=(2, 3))
+    built.handoff(f"coordinator-{2 * number}")
+    built.claim(f"coordinator-{2 * number + 1}")
+    log.subscribe(f"{c}=s")
+    log.raised(epoch + 4)
+    log.target(epoch + 4, (a, (), (3,)), (c, (3,), ()))
+    log.step(a, epoch + 3, taken=(3,))
+    built.now_ms += 10_000
+    built.claim(f"coordinator-{2 * number + 2}")  # the one before died
+    log.step(a, epoch + 4, released=(3,))
+    log.step(c, epoch + 4, given=(3,))
+    log.commit(epoch + 4, c, 1, partition=3)
+    log.removed(a)
+    log.raised(epoch + 5, cause_kind.LEFT)
+    log.target(epoch + 5, (c, (0, 1, 2), ()))
+    log.removed(c)
+    log.raised(epoch + 6, cause_kind.LEFT)
+    built.now_ms = began_ms + DAY_MS - 100
+
+
+def test_the_analyses_of_an_incremental_group_are_what_plain_python_computes(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """All of them have rows, and so has the period before."""
+    built = empty(0, 1)
+    built.genesis()
+    built.claim("coordinator-0")
+    log = IncrementalLog(built)
+    for number in range(3):
+        day_of_an_incremental_group(log, number)
+    log.subscribe("d")
+    audit = LogAudit(0)
+    audit.add_page(page_of(built.entries))
+    assert not audit.finish(built.end).violations
+    export(tmp_path / "export", built)
+    lake_in_this_process(tmp_path / "export", tmp_path / "lake")
+    found = look_into(spark, tmp_path / "lake", 1, 300_000, lambda _: None)
+    check_insights(found, [built])
+    static = next(row for row in found.results["flapping"] if row["group_instance_id"] == "s")
+    assert (static["lives"], static["unexpected"]) == (2, 1)
+    assert {row["planned"]: row["takeovers"] for row in found.results["takeovers"]} == {True: 1, False: 1}
 
 
 def test_the_analyses_read_their_days_and_no_older_ones(spark: "SparkSession", tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Owned(Fact):
 class GroupSeen(Fact):
     """A group as the end of the log shows it, and what it went through.
 
-    Where it is gone, `group_kind` is empty and `generation` 0..
+    Where it is gone, `group_kind` is empty and `generation` 0.
     Of an incremental group `generation` is its epoch.
     """
 
