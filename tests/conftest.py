@@ -65,10 +65,12 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is quick, says what may run again, and, for many processes, what one of them runs alone."""
+    reruns = config.getoption("reruns", None)
     for item in items:
-        if not any(item.get_closest_marker(name) for name in NOT_QUICK):
+        names = {mark.name for mark in item.iter_markers()}
+        if names.isdisjoint(NOT_QUICK):
             item.add_marker("quick")
-        if config.getoption("reruns", None) and not item.get_closest_marker("cluster"):
+        if reruns and "cluster" not in names:
             item.add_marker(pytest.mark.flaky(reruns=0))
     if hasattr(config, "workerinput"):
         _share(items)
@@ -86,13 +88,14 @@ def _share(items: list[pytest.Item]) -> None:
     others = cycle(groups[1:] or groups)
     group_of: dict[Path, str] = {}
     for item in items:
-        if item.get_closest_marker("brief_lease"):
+        names = {mark.name for mark in item.iter_markers()}
+        if "brief_lease" in names:
             group = "brief-lease"
-        elif item.get_closest_marker("cluster"):
+        elif "cluster" in names:
             continue
-        elif item.get_closest_marker("spark"):
+        elif "spark" in names:
             group = groups[0]
-        elif item.get_closest_marker("long"):
+        elif "long" in names:
             if item.path not in group_of:
                 group_of[item.path] = next(others)
             group = group_of[item.path]
@@ -104,7 +107,8 @@ def _share(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     order = (("spark", 0), ("long", 1), ("brief_lease", 2), ("cluster", 3))
-    place = next((place for name, place in order if item.get_closest_marker(name)), 5)
+    names = {mark.name for mark in item.iter_markers()}
+    place = next((place for name, place in order if name in names), 5)
     return 4 if place == 3 and item.path.parent.name not in ("chaos", "integration") else place
 
 
