@@ -4,14 +4,16 @@ import asyncio
 import json
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
 from muster_server.dev.redis_nodes import RedisNodes
+from typer.testing import CliRunner
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
+from muster_audit.command import app
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -39,6 +41,7 @@ def simulated(folder: Path) -> Path:
     raise AssertionError(f"no member is removed for its silence in {SEEDS}")
 
 
+@pytest.mark.usefixtures("spark")
 async def test_the_log_of_a_simulated_cluster_breaks_no_promise(tmp_path: Path) -> None:
     """The nodes agree, and with what clients were acknowledged and read while faults went on."""
     dump = simulated(tmp_path / "dump")
@@ -49,14 +52,12 @@ async def test_the_log_of_a_simulated_cluster_breaks_no_promise(tmp_path: Path) 
     try:
         for node, path in zip(nodes, held, strict=True):
             load(node.port, path.read_bytes())
-        command = [sys.executable, "-m", "muster_audit", "check", nodes.url, "--nodes", "all", "-o", "json"]
+        command = ["check", nodes.url, "--nodes", "all", "-o", "json", "--master", "local[1]"]
         command += ["--acks", str(dump / "acks.jsonl"), "--reads", str(dump / "reads.jsonl")]
-        command += ["--spark-log", str(tmp_path / "spark.log")]
-        run = partial(subprocess.run, command, capture_output=True, text=True, timeout=300, check=False)
-        done = await asyncio.to_thread(run)
+        done = await asyncio.to_thread(CliRunner().invoke, app, command)
     finally:
         await nodes.stop()
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["compared"]
     assert told["entries"] > 100
