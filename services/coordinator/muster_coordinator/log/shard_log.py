@@ -20,6 +20,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_coordinator.log.log_client import Log, Nonces, Step
 from muster_coordinator.log.watch import Watch
+from muster_coordinator.loop_share import PAUSE_MAX_S
 
 log = structlog.get_logger()
 
@@ -300,7 +301,7 @@ class ShardLog:
             self._sent.popleft()
             place = place.after(len(batch.records))
             if self._sent and (taken_s := loop.time() - began_s) > _TURN_S:
-                loop.call_later(taken_s, self._guarded, self._carry_out, place)
+                loop.call_later(min(taken_s, PAUSE_MAX_S), self._guarded, self._carry_out, place)
                 return
         barriers, self._barriers_of_step = self._barriers_of_step, []
         for barrier in barriers:
