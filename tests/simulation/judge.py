@@ -174,15 +174,38 @@ class Judge:
         return None
 
     def _check_commits(self) -> None:
+        self._check_order()
         for commit in self._cluster.history.commits.values():
-            places = [p for p in self._ledger.commits.get(commit.id, ()) if self._ledger.on_chain(p)]
-            self._violations.expect(
-                "O4", len(places) <= 1, f"commit {commit.id} stands {len(places)} times in the log"
-            )
             if commit.outcome == "ok":
                 self._violations.expect(
-                    "L5", places, f"commit {commit.id} was acknowledged and is not in the log"
+                    "L5",
+                    self._place(commit.id),
+                    f"commit {commit.id} was acknowledged and is not in the log",
                 )
+
+    def _check_order(self) -> None:
+        """Whether each commit is stored once, or again by its member in its next seat, before any other one.
+
+        A member that keeps its partitions into another generation, or its group's other kind, and has not
+        heard of its last commit there makes that once more.
+        """
+        last: dict[tuple[str, TopicPartition], str] = {}
+        seats: dict[str, tuple[str, int]] = {}
+        for place in sorted({place for places in self._ledger.commits.values() for place in places}):
+            if not self._ledger.on_chain(place):
+                continue
+            record = self._ledger.entries[place].record.offset_committed
+            seat = record.member_id, record.generation
+            for offset in record.offsets:
+                commit, partition = offset.metadata, TopicPartition(offset.topic, offset.partition)
+                before = seats.setdefault(commit, seat)
+                is_next = before[0] == seat[0] and before[1] < seat[1]
+                self._violations.expect(
+                    "O4",
+                    before is seat or (is_next and last.get((record.group_id, partition)) == commit),
+                    f"commit {commit} of {before} stands in the log again at {place[1]}, by {seat}",
+                )
+                seats[commit], last[record.group_id, partition] = seat, commit
 
     def _check_fetches(self) -> None:
         """A fetch finds the last commit that was acknowledged before it began, or a later one.
