@@ -9,6 +9,8 @@ from typing import Any
 import muster
 import pytest
 from muster import TopicPartition
+from muster._incremental.membership import Asked, Membership
+from muster._reactions import Reaction
 from muster.testing import LocalCluster
 from muster_protos.muster.v1 import common_pb2
 
@@ -149,6 +151,28 @@ async def test_what_moves_waits_for_work_that_takes_its_time_and_nothing_else_do
 
 
 @pytest.mark.slow
+async def test_what_was_taken_before_its_member_heard_of_it_is_free_at_once(
+    muster_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INC-48: not when the member asks the next time, which on a stream is half a minute later."""
+    is_heard = False
+    hear = Membership.hear
+
+    def lose(self: Membership, asked: Asked, *answer: Any) -> Reaction:
+        is_lost = asked.joins and asked.request.client_id == "one" and not is_heard
+        return Reaction.RETRY if is_lost else hear(self, asked, *answer)
+
+    monkeypatch.setattr(Membership, "hear", lose)
+    log = Log()
+    async with muster_cluster as cluster, worker(cluster, log, "one", client_id="one") as one:
+        await cluster.advance(1)
+        async with worker(cluster, log, "two") as two:
+            await cluster.advance(1)
+            is_heard = True
+            await cluster.until(lambda: shares(one, two), within_s=5)
+            log.check(cluster)
+
+
 async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:

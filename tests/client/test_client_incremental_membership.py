@@ -195,6 +195,37 @@ def test_it_is_sent_again_until_it_is_heard() -> None:
     assert listed(one.ask(START_MS + 1_400).request) == {B}
 
 
+@pytest.mark.parametrize("pushed", [True, False], ids=["pushed", "answered"])
+def test_a_list_is_owed_that_the_coordinator_waits_for_though_nothing_has_to_end(*, pushed: bool) -> None:
+    """INC-48: B was given and taken before it was heard of."""
+    one = working(A)
+    again(one, START_MS + 1_000, unchanged(10))
+    assert not one.owes_list()
+    news = answer(12, A)
+    news.awaits_owned = True
+    if pushed:
+        one.push(1, news, START_MS + 2_000)
+    else:
+        again(one, START_MS + 2_000, news)
+    assert one.owes_list()
+    assert carry_out(one, START_MS + 2_000) == []
+    asked = one.ask(START_MS + 2_000)
+    assert listed(asked.request) == {A}
+    assert Place.of(asked.request.version) == Place(1, 12)
+    assert not one.owes_list(), "it is sent once for each version, or again where nothing answers"
+
+
+def test_a_list_that_is_owed_is_sent_when_what_has_to_end_has_ended() -> None:
+    one = working(A, B)
+    news = answer(12, B)
+    news.awaits_owned = True
+    one.push(1, news, START_MS + 1_000)
+    assert not one.owes_list()
+    assert carry_out(one, START_MS + 1_000) == [(Way.GIVE_BACK, (A,))]
+    assert one.owes_list()
+    assert listed(one.ask(START_MS + 1_000).request) == {B}
+
+
 def test_what_did_not_end_in_time_is_never_acknowledged() -> None:
     one = working(A, B)
     again(one, START_MS + 5_000, answer(11, B))

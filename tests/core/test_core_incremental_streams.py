@@ -54,6 +54,19 @@ def test_a_join_is_told_to_who_has_to_give_in_the_turn_that_stores_it() -> None:
     assert second.has == frozenset()
 
 
+def test_who_has_to_give_back_is_told_that_its_list_is_waited_for() -> None:
+    """INC-48."""
+    cluster = incremental_shard()
+    (first,) = on_streams(cluster, "a")
+    assert not first.beat(first.owned).awaits_owned
+    second = StreamMember(cluster, "b")
+    assert not second.join().awaits_owned
+    (news,) = first.listen()
+    assert news.awaits_owned
+    assert first.beat().awaits_owned, "it does not say what it works on"
+    assert not first.beat(first.owned).awaits_owned
+
+
 def test_a_release_wakes_who_waits_in_the_same_turn() -> None:
     cluster = incremental_shard()
     (first,) = on_streams(cluster, "a")

@@ -176,6 +176,11 @@ class Observer:
         if not request.member_id:
             return
         member = (request.group_id, request.member_id)
+        is_leave = (
+            isinstance(request, incremental_pb2.ConsumerGroupHeartbeatRequest) and request.member_epoch < 0
+        )
+        if is_leave:
+            return  # who is away has what is left of its session (conformance SX-12)
         self.heard[process, member].append(process.world.now_s)
         if isinstance(request, incremental_pb2.ConsumerGroupHeartbeatRequest) and not request.member_epoch:
             self.asked_to_join.add(member)

@@ -148,6 +148,7 @@ class Membership:
         self._takes: dict[TopicPartition, int] = {}
         self._left_running: set[TopicPartition] = set()
         self._confirmed: Place | None = None
+        self._owes = False
 
     def adopt(self, seat: ClassicSeat) -> None:
         """Begins as the classic member that it was until now (docs/safety.md, INC-140).
@@ -165,6 +166,10 @@ class Membership:
         self._acknowledged_ms = seat.acknowledged_ms
 
     # What it says
+
+    def owes_list(self) -> bool:
+        """Whether the coordinator waits for its list, and nothing has to end before that is sent (INC-48)."""
+        return self.phase is Phase.IN and self._owes and not self._is_to_end_work
 
     def may_ask(self) -> bool:
         """Whether a request may be made: not a new join while work of the one before still runs."""
@@ -196,6 +201,7 @@ class Membership:
             request.version.CopyFrom(self.version.to_proto())
             if self._confirmed is None or self._confirmed != self.version:
                 add_list(request, {*self.runs, *self._left_running})
+                self._owes = False
         return Asked(request, self._era, now_ms)
 
     def sign_of_life(self) -> ConsumerGroupHeartbeatRequest:
@@ -236,7 +242,7 @@ class Membership:
         self._era += 1
         self.epoch, self.version, self.told = JOIN, NOWHERE, None
         self.code, self.why = 0, ""
-        self._over = False
+        self._over = self._owes = False
         self._holder, self._refused_ms, self._confirmed = NOWHERE, None, None
         self._left_running.clear()
         self.life.restart()
@@ -361,6 +367,7 @@ class Membership:
         if version != self.version or self._over:
             self.version = version
             self._confirmed = None
+            self._owes = answer.awaits_owned
         if is_news:
             self.changes += 1
             self.cause = answer.cause if answer.HasField("cause") else None

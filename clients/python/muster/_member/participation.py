@@ -143,6 +143,8 @@ class Participation:
             move = self._state.next_move(boot_ms())
             self._note_changes()
             self._show()
+            if self._state.owes_list():
+                self._wake.set()
             if move is not None:
                 await self._carry_out(move)
             elif self._state.phase is Phase.CLASSIC:
@@ -248,7 +250,7 @@ class Participation:
                     await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
                 continue
             backoff.reset()
-            if state.is_present(asked):
+            if state.is_present(asked) and not state.owes_list():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._interval_ms / 1_000):
                         await self._wake.wait()

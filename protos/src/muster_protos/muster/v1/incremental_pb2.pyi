@@ -304,6 +304,7 @@ class ConsumerGroupHeartbeatResponse(_message.Message):
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    AWAITS_OWNED_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, or why the request was refused."""
     member_id: _builtins.str
@@ -322,6 +323,10 @@ class ConsumerGroupHeartbeatResponse(_message.Message):
     """
     disconnect_grace_ms: _builtins.int
     """How long it lives, counted in the same way, when it is on a stream and that breaks, ms; 0: as long as without."""
+    awaits_owned: _builtins.bool
+    """Something was taken from the member, and others may wait for it: it says what it works on (`owned`) as soon as that is
+    within the list, also if it has never heard of what was taken.
+    """
     @_builtins.property
     def assignment(self) -> Global___ConsumerGroupHeartbeatResponse.Assignment:
         """The whole list; absent: it is as it was."""
@@ -358,10 +363,11 @@ class ConsumerGroupHeartbeatResponse(_message.Message):
         session_timeout_ms: _builtins.int = ...,
         disconnect_grace_ms: _builtins.int = ...,
         cause: _common_pb2.RebalanceCause | None = ...,
+        awaits_owned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "cause", b"cause", "coordinator", b"coordinator", "holder", b"holder", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "cause", b"cause", "coordinator", b"coordinator", "disconnect_grace_ms", b"disconnect_grace_ms", "error_code", b"error_code", "error_message", b"error_message", "heartbeat_interval_ms", b"heartbeat_interval_ms", "holder", b"holder", "member_epoch", b"member_epoch", "member_id", b"member_id", "session_timeout_ms", b"session_timeout_ms", "shard_epoch", b"shard_epoch", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "awaits_owned", b"awaits_owned", "cause", b"cause", "coordinator", b"coordinator", "disconnect_grace_ms", b"disconnect_grace_ms", "error_code", b"error_code", "error_message", b"error_message", "heartbeat_interval_ms", b"heartbeat_interval_ms", "holder", b"holder", "member_epoch", b"member_epoch", "member_id", b"member_id", "session_timeout_ms", b"session_timeout_ms", "shard_epoch", b"shard_epoch", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

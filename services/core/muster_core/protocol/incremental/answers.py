@@ -37,6 +37,7 @@ def answer_of(
         disconnect_grace_ms=grace_ms_of(config, group.settings, member),
         version=member.version.to_proto(),
         shard_epoch=context.epoch,
+        awaits_owned=bool(member.pending),
     )
     if whole_list:
         answer.assignment.CopyFrom(assignment_of(member))
