@@ -2,8 +2,7 @@
 
 import asyncio
 
-PAUSE_MAX_S = 0.1
-"""On a busy machine work may take long because the process does not run: nobody gains by a rest as long."""
+_PAUSE_MAX_S = 0.1
 
 
 class LoopShare:
@@ -20,5 +19,5 @@ class LoopShare:
 
     async def rest(self) -> None:
         """Gives other tasks as much time as the work has had since it last rested, but at most 0.1 s."""
-        await asyncio.sleep(min(self.taken_s, PAUSE_MAX_S))
+        await asyncio.sleep(min(self.taken_s, _PAUSE_MAX_S))
         self._began_s = self._loop.time()

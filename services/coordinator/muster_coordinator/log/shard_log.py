@@ -20,7 +20,6 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_coordinator.log.log_client import Log, Nonces, Step
 from muster_coordinator.log.watch import Watch
-from muster_coordinator.loop_share import PAUSE_MAX_S
 
 log = structlog.get_logger()
 
@@ -286,13 +285,13 @@ class ShardLog:
         self._carry_out(place)
 
     def _carry_out(self, place: Position) -> None:
-        """Passes on what was stored; if it takes long in turns, with as much time for others (LIM-19).
+        """Passes on what was stored, in several turns of the loop if it takes long (LIM-19).
 
         Args:
             place: position of the first record.
         """
         loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        ends_s = loop.time() + _TURN_S
         while self._sent:
             batch = self._sent[0]
             self._on_done(batch.append_id, place)
@@ -300,8 +299,8 @@ class ShardLog:
                 return
             self._sent.popleft()
             place = place.after(len(batch.records))
-            if self._sent and (taken_s := loop.time() - began_s) > _TURN_S:
-                loop.call_later(min(taken_s, PAUSE_MAX_S), self._guarded, self._carry_out, place)
+            if self._sent and loop.time() > ends_s:
+                loop.call_soon(self._guarded, self._carry_out, place)
                 return
         barriers, self._barriers_of_step = self._barriers_of_step, []
         for barrier in barriers:
