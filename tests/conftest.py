@@ -1,6 +1,8 @@
 """What holds for all tests: their markers, what they share where many processes run them, and the logs."""
 
+import asyncio
 import gc
+import io
 import logging
 import os
 import re
@@ -8,6 +10,7 @@ from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit import java_classes
@@ -110,6 +113,30 @@ def _place(item: pytest.Item) -> int:
     names = {mark.name for mark in item.iter_markers()}
     place = next((place for name, place in order if name in names), 5)
     return 4 if place == 3 and item.path.parent.name not in ("chaos", "integration") else place
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Gives a second run of a test a time limit of its own: pytest-timeout sets one before the first."""
+    if getattr(item, "execution_count", 1) > 1:
+        plugin: Any = item.config.pluginmanager.get_plugin("timeout")
+        settings = plugin._get_item_settings(item)
+        item.config.hook.pytest_timeout_cancel_timer(item=item)
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows where each coroutine waits when a test took too long: the plugin shows the stacks of threads."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        for task in (one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()):
+            text = io.StringIO()
+            task.print_stack(file=text)
+            report.sections.append((f"Stack of {task.get_name()}", text.getvalue()))
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
