@@ -52,12 +52,14 @@ class Candidates:
 
     async def hand_over(self, number: signal.Signals) -> float:
         """Ends the leader with a signal; returns after how many ms another process leads."""
-        await asyncio.wait_for(self._led(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await self._led()
         leader = next(process for process, line in self._lines.items() if line.done())
         del self._lines[leader]
         signalled_ns = time.monotonic_ns()
         leader.send_signal(number)
-        leads_ns = int(await asyncio.wait_for(self._led(), PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            leads_ns = int(await self._led())
         await leader.communicate()
         return (leads_ns - signalled_ns) / 1e6
 

@@ -6,8 +6,10 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from kit.waiting import until
 from muster_coordinator.assignment.answers import answer_to
 from muster_coordinator.assignment.aside import QUEUED_MAX, Aside
 from muster_coordinator.assignment.lines import lines_of_work, work_of
@@ -120,6 +122,29 @@ async def test_what_cannot_be_done_is_said_after_two_attempts() -> None:
         assert await result(aside, Resolve("g", 2, ("a",), ("a",))) == Resolved("g", 2, None)
     finally:
         await aside.stop()
+
+
+TALKS = """
+import sys
+sys.stdout.buffer.write(b"\\n")
+while True:
+    sys.stdout.buffer.write(b"[]\\n" * 10_000)
+"""
+
+
+async def test_one_that_writes_faster_than_it_is_read_is_ended_too() -> None:
+    """Python's own wait for the end of a process waits for all that it wrote, and reads no more of it."""
+    aside = Aside(limit_ms=60_000, program=(sys.executable, "-c", TALKS))
+    aside.submit(assignment(), lambda _: None)
+
+    def is_read_no_more() -> bool:
+        process: Any = aside._process
+        return process is not None and process.stdout._paused
+
+    await until(is_read_no_more, "much of what it wrote waits")
+    async with asyncio.timeout(LIMIT_S):
+        await aside.stop()
+    assert aside.pid is None
 
 
 async def test_no_more_waits_than_may(aside: Aside) -> None:

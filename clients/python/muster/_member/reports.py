@@ -62,7 +62,8 @@ class Reporter:
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK_MS / 1_000)
+                async with asyncio.timeout(LOOK_MS / 1_000):
+                    await self._news.wait()
             self._news.clear()
             await self._standing.seated.wait()
             self._forget_what_went()

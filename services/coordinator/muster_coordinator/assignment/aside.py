@@ -127,4 +127,6 @@ class Aside:
         if process is not None:
             with suppress(ProcessLookupError):
                 process.kill()
+            assert process.stdout is not None
+            await process.stdout.read()  # one that wrote much counts as running until that is read
             await process.wait()

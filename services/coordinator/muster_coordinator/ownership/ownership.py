@@ -155,7 +155,8 @@ class Ownership(ShardListener):
         while self.shards and self._now_ms() < limit_ms and self._can_hand_over():
             self._emptied.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), self._pace.tick_ms / 1000)
+                async with asyncio.timeout(self._pace.tick_ms / 1000):
+                    await self._emptied.wait()
         if self.shards:
             log.warning("shards_released", shards=len(self.shards), others_live=self.outlook.others_live)
         for task in self._tasks.values():

@@ -275,7 +275,8 @@ class ServedShard:
     async def confirmed(self, limit_ms: int) -> bool:
         """Whether a majority confirmed, after now and in time, that the claim is still the last one."""
         try:
-            await asyncio.wait_for(self._log.barrier(), limit_ms / 1000)
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._log.barrier()
         except (TimeoutError, LogStopped):
             return False
         except asyncio.CancelledError:

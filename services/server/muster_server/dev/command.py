@@ -185,4 +185,5 @@ async def _look(connection: muster.Cluster) -> tuple[Overview | None, str]:
 
 async def _sleep(stop: asyncio.Event) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await stop.wait()
