@@ -16,6 +16,7 @@ import pytest
 from kit import java_classes
 from kit.machine import CORES, WAITING, ports_of
 from kit.quick import Quickness
+from kit.waiting import what_tasks_wait_for
 
 REAL = ("cluster", "containers", "long", "spark")
 """Markers of tests that may start a server, or wait for a clock."""
@@ -144,6 +145,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Names a test as the command line takes it, where pytest-xdist added the name of its group."""
     if hasattr(report, "node") and report.nodeid.rfind("@") > report.nodeid.rfind("]"):
         report.nodeid = report.nodeid.rpartition("@")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows where the tasks of a test stood whose time was over."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        report.sections.append(("what its tasks wait for", what_tasks_wait_for()))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from chaos.checkers import Violation
 from chaos.history import Event
 from chaos.logs import CommitPlace
+from kit.waiting import killed
 
 _TIMEOUT_S = 900
 
@@ -90,8 +91,7 @@ async def audit(
         async with asyncio.timeout(_TIMEOUT_S):
             told, errors = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
+        await killed(process)
         return [Violation("audit", 0, f"no end within {_TIMEOUT_S} s")], "no audit"
     if process.returncode not in (0, 1):
         return [Violation("audit", 0, errors.decode().strip()[-500:])], "no audit"

@@ -3,11 +3,13 @@
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 
 from chaos.history import Event
 from kit.clusters.linked_cluster import LinkedCluster
+from kit.waiting import ended, killed
 from muster_server.dev.redis_nodes import RedisNode
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -121,8 +123,6 @@ async def end(processes: Sequence[asyncio.subprocess.Process]) -> None:
         if process.stdin is not None:
             process.stdin.close()
     for process in processes:
-        try:
-            await asyncio.wait_for(process.wait(), 20)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        with suppress(TimeoutError):
+            await ended(process, 20)
+        await killed(process)

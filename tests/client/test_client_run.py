@@ -16,7 +16,7 @@ from typing import Any
 import muster
 import pytest
 from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_answer
-from kit.waiting import until, until_equal
+from kit.waiting import killed, until, until_equal
 from muster import TopicPartition, _backoff
 from muster._cluster import discovery as _discovery
 from muster._work.runner import WorkRunner
@@ -379,9 +379,7 @@ async def test_the_examples_stop_cleanly(
         process.send_signal(number)
         out, err = await asyncio.wait_for(process.communicate(), 60)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await killed(process)
     assert (process.returncode, err.decode()) == (0, "")
     assert out.decode().count("on from 0 with token") == 12
     assert len(a.requests("LeaveGroup")) == 1
@@ -677,9 +675,7 @@ async def test_a_second_signal_does_not_wait(cluster: ScriptedCluster) -> None:
         process.send_signal(signal.SIGTERM)
         _, err = await asyncio.wait_for(process.communicate(), 60)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await killed(process)
     assert err.decode().rstrip().endswith("KeyboardInterrupt")
 
 
@@ -733,9 +729,7 @@ async def test_the_client_needs_nothing_that_windows_lacks(cluster: ScriptedClus
     try:
         out, err = await asyncio.wait_for(process.communicate(), 60)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await killed(process)
     assert (process.returncode, out.decode().strip()) == (0, "ended in order"), err.decode()
     assert cluster.coordinators[0].requests("LeaveGroup")
 

@@ -313,6 +313,7 @@ async def test_the_loop_turns_after_each_step() -> None:
     task = asyncio.create_task(answers.fetch(FETCH(groups=[FETCH.Group(group_id="g")]), 1, ""))
     seen = [0]
     while len(steps) < 10:
+        assert not task.done()
         await asyncio.sleep(0)
         seen.append(len(steps))
     assert all(after - before <= 1 for before, after in pairwise(seen)), "several steps in one turn"
@@ -438,6 +439,7 @@ async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_a
     ]
     seen = [0]
     while seen[-1] < 30:
+        assert not all(task.done() for task in tasks)
         await asyncio.sleep(0)
         seen.append(built)
     assert all(after - before <= 1 for before, after in pairwise(seen)), "several answers in one turn"

@@ -702,9 +702,10 @@ async def test_a_shard_that_fails_again_and_again_is_not_loaded_all_the_time(
     await until(attacked)
     failed_ms = clock.boot_ms()
     other = coordinator_pb2.HeartbeatRequest(group_id=group_of(SHARD - 1), member_id="nobody")
-    while SHARD not in only.serving:
-        answer = await stub.Heartbeat(other, timeout=60)
-        assert answer.error_code in {error_code.UNKNOWN_MEMBER_ID, *AGAIN}
-        codes.append(answer.error_code)
+    async with asyncio.timeout(60):
+        while SHARD not in only.serving:
+            answer = await stub.Heartbeat(other, timeout=60)
+            assert answer.error_code in {error_code.UNKNOWN_MEMBER_ID, *AGAIN}
+            codes.append(answer.error_code)
     assert clock.boot_ms() - failed_ms >= 3_000
     assert error_code.UNKNOWN_MEMBER_ID in codes

@@ -187,8 +187,7 @@ async def test_before_the_feature_is_on_nothing_is_written_and_then_it_is(tmp_pa
         async def is_served() -> bool:
             return not (await member.join()).error_code
 
-        while not await is_served():
-            pass  # the coordinator hears of it in a moment
+        await until(is_served, "the coordinator has heard of it")
         await settled(member)
         assert len(member.owned) == PARTITIONS
     finally:
@@ -210,8 +209,11 @@ async def test_settings_wait_for_their_feature_and_are_read_by_the_next_owner(tm
         assert "group_settings_altered" not in kinds
         request = metadata_pb2.EnableFeatureRequest(name=Feature.GROUP_SETTINGS)
         await single.stub.EnableFeature(request, timeout=60)
-        while (await single.caller(first).stub.AlterGroupSettings(wanted, timeout=60)).error_code:
-            pass  # the coordinator hears of it in a moment
+
+        async def is_altered() -> bool:
+            return not (await single.caller(first).stub.AlterGroupSettings(wanted, timeout=60)).error_code
+
+        await until(is_altered, "the coordinator has heard of it")
         (record,) = [one for one in await single.log(0) if one.HasField("group_settings_altered")]
         assert record.critical
 

@@ -49,8 +49,16 @@ async def create(real: RealCluster, timeout: float = 20, name: str = "t") -> met
 
 async def delete(real: RealCluster, name: str = "t") -> metadata_pb2.ChangeTopicResponse:
     request = metadata_pb2.ChangeTopicRequest(delete=name, change_id=name.encode().ljust(16, b"d"))
-    while (answer := await real.stub.ChangeTopic(request, timeout=60)).pending:
-        pass
+    return await carried_out(real, request)
+
+
+async def carried_out(
+    real: RealCluster, request: metadata_pb2.ChangeTopicRequest
+) -> metadata_pb2.ChangeTopicResponse:
+    """Repeats a change until nobody is waited for any more."""
+    async with asyncio.timeout(60):
+        while (answer := await real.stub.ChangeTopic(request, timeout=60)).pending:
+            pass
     assert isinstance(answer, metadata_pb2.ChangeTopicResponse)
     return answer
 
@@ -107,13 +115,7 @@ async def test_a_removal_of_a_partition_waits_for_every_coordinator(real: RealCl
     request.alter_partitions.topic = "t"
     request.alter_partitions.remove.append("first")
 
-    async def remove() -> metadata_pb2.ChangeTopicResponse:
-        while (answer := await real.stub.ChangeTopic(request, timeout=60)).pending:
-            pass
-        assert isinstance(answer, metadata_pb2.ChangeTopicResponse)
-        return answer
-
-    removing = asyncio.create_task(remove())
+    removing = asyncio.create_task(carried_out(real, request))
     await until(lambda: holes(view_of(witness)) == [0])
     assert await caller.commit(GROUP, 2) == error_code.NONE
     assert not removing.done()

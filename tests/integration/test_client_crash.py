@@ -12,7 +12,7 @@ from typing import Any
 import muster
 import pytest
 from kit.clusters.server_cluster import running
-from kit.waiting import until_equal
+from kit.waiting import killed, until_equal
 from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2
 
@@ -51,9 +51,7 @@ async def worker(
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await killed(process)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "incremental"])
@@ -130,9 +128,7 @@ async def test_workers_end_though_their_cluster_is_gone_for_good(tmp_path: Path)
             await asyncio.gather(*(asyncio.wait_for(process.communicate(), 30) for process in workers))
         finally:
             for process in workers:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+                await killed(process)
     assert [process.returncode for process in workers] == [0, 0, 0]
 
 
@@ -149,8 +145,7 @@ async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(
         async with worker(servers.servers, protocol, "blue") as process:
             await until_equal(lambda: len(member.partitions), 3)
             generation = await last_generation(cluster)
-            process.kill()
-            await process.wait()
+            await killed(process)
         # That nothing happens can only be seen by waiting.
         await asyncio.sleep(DISCONNECT_GRACE_MS / 1_000 + 0.5)
         async with worker(servers.servers, protocol, "blue") as again:

@@ -115,6 +115,8 @@ async def test_one_bad_partition_stops_no_worker(tmp_path: Path) -> None:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        for process in (first, second):
+            await at_work(process, 1)  # until then it may not heed signals
         assert (first.returncode, second.returncode) == (None, None)
         for process in (first, second):
             process.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ import muster
 import pytest
 import pytest_asyncio
 from kit.clusters.server_cluster import all_served, find, running
-from kit.waiting import until
+from kit.waiting import killed, until
 from muster.sinks import SqlFence
 from muster_server.dev.cluster import DevCluster
 
@@ -55,9 +55,7 @@ async def candidate(
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        await killed(process)
 
 
 async def said(process: Process) -> str:

@@ -12,7 +12,7 @@ import muster
 import pytest
 from kit import forked
 from kit.clusters.server_cluster import find, running
-from kit.waiting import until, until_equal
+from kit.waiting import killed, until, until_equal
 from muster import TopicPartition
 
 pytestmark = pytest.mark.cluster
@@ -63,9 +63,7 @@ class Worker:
             self.log += line.decode()
 
     async def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+        await killed(self.process)
         await asyncio.wait(self._readers)
 
 

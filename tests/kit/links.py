@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self, cast
 
 import uvloop
+from kit.waiting import ended
 from muster_server.dev.ports import LOOPBACK, free_ports
 
 TO_TARGET, TO_SOURCE = "to_target", "to_source"
@@ -53,7 +54,7 @@ class Links:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
-        await self._process.wait()
+        await ended(self._process)
 
     async def add(self, name: str, target_port: int) -> int:
         """Opens a link to a port of this machine; gives the port to use instead."""

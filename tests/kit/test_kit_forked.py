@@ -14,7 +14,7 @@ import pytest
 from kit import forked
 from kit.clusters import forked_servers
 from kit.clusters.linked_cluster import inside
-from kit.waiting import until
+from kit.waiting import killed, until
 from muster_server.child_process import Launched
 
 pytestmark = pytest.mark.cluster
@@ -122,10 +122,10 @@ async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": tests}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert parent.stdout is not None
-    pid = int(await parent.stdout.readline())
+    async with asyncio.timeout(60):
+        pid = int(await parent.stdout.readline())
     await until((tmp_path / "ready").exists)
-    parent.kill()
-    await parent.wait()
+    await killed(parent)
 
     def runs() -> bool:
         try:

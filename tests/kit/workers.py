@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from kit.waiting import killed
+
 TESTS = str(Path(__file__).parents[1])
 BEGINNING = """
 import asyncio, functools, logging, os, sys, time, muster
@@ -36,9 +38,7 @@ async def worker(
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await killed(process)
 
 
 async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
-from kit.waiting import until
+from kit.waiting import killed, until
 from metadata.test_metadata_leases import Holder
 from muster_core.position import NOWHERE, Position
 from muster_metadata.log.reading import Wanted
@@ -571,8 +570,7 @@ async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_pat
                 return (await cluster.ends(0))[0][0] == 4
 
             await until(carried_out, "the script ran")
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
+            await killed(process)
         assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
         assert secrets.compare_digest(writer.end.hash, (await cluster.ends(0))[0][1])

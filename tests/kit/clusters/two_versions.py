@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from kit import forked
-from kit.waiting import until
+from kit.waiting import ended, killed, until
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.dev.role_process import RoleProcess
@@ -275,7 +275,10 @@ class SteadyMembers:
     ) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        await self._process.wait()
+        try:
+            await ended(self._process, 120)
+        finally:
+            await killed(self._process)
         await self._reading
 
     async def _read(self) -> None:
