@@ -90,6 +90,15 @@ async def test_a_caller_has_so_many_groups_and_goes_on_in_those(coordinators: Co
     assert (await shown(one)).items() >= {"one": (3, 3), "other": (1, 0)}.items()
 
 
+async def test_a_commit_that_names_an_epoch_begins_a_group_too(coordinators: Coordinators) -> None:
+    one, *_ = await serving(coordinators, total_groups=1)
+    for number, outcome in enumerate((OK, EXHAUSTED)):
+        request = commit(group_of(number), 1)
+        request.generation, request.member_epoch = 0, -1
+        assert await status(one.stub.OffsetCommit(request, timeout=60)) == outcome
+    assert (await shown(one))["one"] == (1, 1)
+
+
 async def test_what_is_deleted_leaves_room_and_what_never_was_takes_none(coordinators: Coordinators) -> None:
     one, *_ = await serving(coordinators, total_groups=2)
     assert await commits(one, 3) == [OK, OK, EXHAUSTED]

@@ -247,7 +247,7 @@ class Coordinator:
         self._parts = _Parts(
             channels, view, log_client, lease, ownership, peers, taker, keeper, aside, counted
         )
-        admission = Admission(quotas, calls.is_new, calls.group_of, rights.may)
+        admission = Admission(quotas, calls.is_new, calls.group_of, rights.may, counted.begun)
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,

@@ -41,6 +41,7 @@ class Admission:
         is_new: whether a group does not exist, as far as this process is the one that knows.
         group_of: a group that is here.
         may: whether the caller of now may make a call: who may not takes nothing from the group's quota.
+        begins: called with whoever begins a group, by name, and the group; the call may still be refused.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class Admission:
         quotas: Quotas,
         is_new: Callable[[str], bool],
         group_of: Callable[[str], Group | None],
-        may: Callable[[GroupRequest], bool] = lambda _: True,
+        may: Callable[[GroupRequest], bool],
+        begins: Callable[[str, str], None],
     ) -> None:
         self._quotas = quotas
         self._is_new = is_new
         self._group_of = group_of
         self._may = may
+        self._begins = begins
 
     def admit(self, connection: Connection | None, request: GroupRequest, size_bytes: int) -> None:
         """Counts a call.
@@ -83,7 +86,7 @@ class Admission:
             if begins:
                 quotas.take_of_groups(Quota.NEW_GROUPS, group_id, 1)
         if may_begin:
-            quotas.has_group("" if connection is None else connection.party.name, group_id)
+            self._begins("" if connection is None else connection.party.name, group_id)
 
     def _check_totals(self, connection: Connection | None, request: GroupRequest, *, begins: bool) -> None:
         """Whoever the group counts for has room for the members or partitions that a call would add to it."""
@@ -111,7 +114,8 @@ class Admission:
         if isinstance(request, AlterGroupSettingsRequest):
             return self._is_new(request.group_id)
         if isinstance(request, coordinator_pb2.OffsetCommitRequest):
-            return request.generation < 0 and self._is_new(request.group_id)
+            named = request.member_epoch if request.HasField("member_epoch") else request.generation
+            return named < 0 and self._is_new(request.group_id)
         return False
 
 

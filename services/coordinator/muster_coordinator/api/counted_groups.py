@@ -27,7 +27,7 @@ and one that was deleted may be made again by a call that came before."""
 class CountedGroups:
     """Keeps the totals of groups right (LIM-61).
 
-    Who begins a group is known when it calls; this adds what a load brought, and takes away what is gone,
+    Who begins a group is known when it calls; what a load brought is added, and what is gone is taken away:
     with its shard, with the log's record, or because nothing of it ever reached the log. How many members and
     partitions a group has is heard from its shard whenever that changes (LIM-62).
 
@@ -50,6 +50,17 @@ class CountedGroups:
         self._rules_number = quotas.rules_number
         self._missing: dict[str, float] = {}
         self._following: asyncio.Task[None] | None = None
+
+    def begun(self, who: str, group_id: str) -> None:
+        """Counts a group that a call is about to begin: one that was deleted before counts for nobody else.
+
+        Args:
+            who: the name of the caller; empty: nobody knows.
+            group_id: the group, which is not there.
+        """
+        self._missing.pop(group_id, None)
+        self._quotas.has_no_group(group_id)
+        self._quotas.has_group(who, group_id)
 
     def ended(self, group: Group) -> None:
         """The log has removed a group."""
