@@ -1,8 +1,6 @@
 """What holds for all tests: their markers, what they share where many processes run them, and the logs."""
 
-import asyncio
 import gc
-import io
 import logging
 import os
 import re
@@ -124,20 +122,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         settings = plugin._get_item_settings(item)
         item.config.hook.pytest_timeout_cancel_timer(item=item)
         item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    call: pytest.CallInfo[None],
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows where each coroutine waits when a test took too long: the plugin shows the stacks of threads."""
-    report = yield
-    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
-        for task in (one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()):
-            text = io.StringIO()
-            task.print_stack(file=text)
-            report.sections.append((f"Stack of {task.get_name()}", text.getvalue()))
-    return report
 
 
 @pytest.hookimpl(tryfirst=True)
