@@ -1,7 +1,6 @@
 """What runs inside the tasks, without Spark."""
 
 import os
-import random
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ import redis
 from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import empty, nodes_with, store
 from muster_coordinator.log.log_client import Nonces
-from muster_core.audit.nonces import NONE_LATE, Late, NonceSet, Repeat
+from muster_core.audit.nonces import Late, Repeat
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
@@ -35,7 +34,6 @@ from muster_audit.reading.facts import (
     Unread,
 )
 from muster_audit.reading.nonce_files import BYTES_EACH, NonceFiles
-from muster_audit.reading.nonce_spans import NonceSpans, NoncesUnclear
 from muster_audit.reading.scan import Digests, ScanOptions, audit_log, digest_log
 from muster_audit.reading.sources import NodesSource, open_source
 from muster_audit.spark.plan import Piece, pieces_of, spread, task_count
@@ -107,13 +105,6 @@ class TestNonceFiles:
             sizes = [os.fstat(file.fileno()).st_size for file in files._files[:-1]]
             assert max(sizes) < 32 * 2_000 / 50
 
-    def test_a_page_with_a_known_nonce_is_not_taken_by_a_set(self) -> None:
-        book = NonceSet()
-        assert book.add_all([b"a" * 16, b"b" * 16], first(1))
-        assert not book.add_all([b"c" * 16, b"b" * 16], first(3))
-        assert not book.add_all([b"c" * 16, b"c" * 16], first(3))
-        assert book.add(b"c" * 16, first(3))
-
     def test_the_files_go(self) -> None:
         with NonceFiles(BYTES_EACH) as files:
             files.add(b"a" * 16, first(1))
@@ -121,63 +112,6 @@ class TestNonceFiles:
             assert folder is not None
             assert Path(folder.name).is_dir()
         assert not Path(folder.name).exists()
-
-
-def unclear(book: NonceSpans, *pages: list[bytes]) -> bool:
-    """Whether the spans of pages do not show that no nonce repeats."""
-    try:
-        for page in pages:
-            book.add_all(page, first(1))
-        return book.late(20) is not NONE_LATE
-    except NoncesUnclear:
-        return True
-
-
-class TestNonceSpans:
-    def test_coordinators_that_follow_each_other_have_a_span_for_each_turn(self) -> None:
-        one, two, book = Nonces(), Nonces(), NonceSpans()
-        turns = [[maker.next() for _ in range(50)] for maker in (one, two, one)]
-        pages = [[*turns[0], *turns[1][:20]], turns[1][20:], turns[2]]  # a page has the end of the first one
-        assert not unclear(book, *pages)
-        assert len(book._spans) == 3
-
-    @pytest.mark.parametrize("page", range(4))
-    @pytest.mark.parametrize("index", [0, 1, 49])
-    def test_a_repeat_is_unclear_wherever_it_is(self, page: int, index: int) -> None:
-        maker = Nonces()
-        pages = [[maker.next() for _ in range(50)] for _ in range(4)]
-        repeated = pages[1][10]
-        if (page, index) != (1, 10):
-            pages[page][index] = repeated
-        assert unclear(NonceSpans(), *pages)
-
-    def test_nonces_without_order_are_unclear_before_they_take_memory(self) -> None:
-        book = NonceSpans()
-        pages = [[secrets.token_bytes(16) for _ in range(400)] for _ in range(60)]
-        assert not unclear(NonceSpans(), *pages[:20])
-        assert unclear(book, *pages)
-        assert len(book._spans) < 60 * 400
-
-
-def test_spans_are_clear_only_where_no_nonce_repeats() -> None:
-    draw, seen = random.Random(3), Counter[bool]()
-    for _ in range(3_000):
-        book, taken = NonceSpans(), list[bytes]()
-        for _ in range(draw.randint(1, 4)):
-            begin, prefix = draw.randrange(40), bytes([draw.randrange(2)]) * 8
-            numbers = range(begin, begin + draw.randint(1, 6))
-            page = [prefix + number.to_bytes(8, "big") for number in numbers]
-            if draw.random() < 0.2:
-                draw.shuffle(page)
-            if draw.random() < 0.3:
-                assert all(book.add(nonce, first(1)) for nonce in page)
-            else:
-                assert book.add_all(page, first(1))
-            taken += page
-        clear = not unclear(book)
-        assert not clear or len(set(taken)) == len(taken)
-        seen[clear] += 1
-    assert min(seen.values()) > 500
 
 
 class TestSpread:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kit.logs.log_builder import healthy as healthy_log
 from kit.logs.log_nodes import store as store_log
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
+from muster_core.audit.nonces import NonceSet
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.replay import Entry
@@ -106,6 +108,32 @@ async def test_pages_of_large_entries_have_few_of_them(
     large = [page for page in pages if sum(map(len, page.records)) > 2_000]
     assert max(map(len, large)) <= 16
     assert max(map(len, pages)) > 20
+
+
+async def test_a_repeated_nonce_is_found_with_its_place_and_a_right_log_needs_no_list_of_nonces(
+    nodes: RedisNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AUD-17."""
+    built = empty()
+    built.genesis()
+    built.claim()
+    for _ in range(900):
+        built.commit(-1, "")
+    repeated = replace(built, entries=[*built.entries])
+    repeated.entries.pop()
+    repeated.add(built.entries[-1].record, nonce=1_500)
+    repeated.commit(-1, "")
+    for node in nodes:
+        store(node, repeated.entries, repeated.end)
+    found = [(one.log, one.violation.invariant, one.violation.position) for one in verify(nodes.url).evidence]
+    assert found == [("shard 1", "L7", built.end)]
+    for node in nodes:
+        store(node, built.entries, built.end)
+    monkeypatch.delattr(NonceSet, "add")
+    monkeypatch.delattr(NonceSet, "add_all")
+    report = verify(nodes.url)
+    assert report.clean, report.evidence
+    assert report.checked["L7"] == report.entries == 902 + SHARDS
 
 
 async def test_an_entry_that_differs_on_one_node(nodes: RedisNodes) -> None:

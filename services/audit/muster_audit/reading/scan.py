@@ -14,6 +14,7 @@ from muster_core.audit.anchor import End
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog, proven
+from muster_core.audit.nonce_spans import NonceSpans, NoncesUnclear
 from muster_core.audit.nonces import NonceBook
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
@@ -35,7 +36,6 @@ from muster_audit.reading.facts import (
     Unread,
 )
 from muster_audit.reading.nonce_files import NonceFiles
-from muster_audit.reading.nonce_spans import NonceSpans, NoncesUnclear
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import Timeline
 

@@ -1,6 +1,7 @@
 """Checks every log of a cluster."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from muster_core.audit.anchor import Anchor, End, Restore, excusing
@@ -8,6 +9,8 @@ from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.invariants import Findings, Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
 from muster_core.audit.node_log import proven
+from muster_core.audit.nonce_spans import NonceSpans, NoncesUnclear
+from muster_core.audit.nonces import NonceBook, NonceSet
 from muster_core.config import GroupConfig
 from redis.exceptions import RedisError
 
@@ -115,13 +118,20 @@ def _excuse(report: Report, anchor: Anchor, catalog: int) -> None:
 
 
 def _checked(reader: StoredLogs, shard: int, report: Report) -> LogAudit:
+    """A pass over a log; a second one follows where spans cannot say whether nonces repeat."""
+    with suppress(NoncesUnclear):
+        return _checked_with(NonceSpans(), reader, shard, report)
+    return _checked_with(NonceSet(), reader, shard, report)
+
+
+def _checked_with(nonces: NonceBook, reader: StoredLogs, shard: int, report: Report) -> LogAudit:
     nodes = reader.node_logs(shard)
     acknowledged = proven(nodes)
     snapshots = reader.snapshots(shard)
     audit = (
-        LogAudit(shard, cluster=reader.genesis, snapshots=snapshots, limits=report.limits)
+        LogAudit(shard, cluster=reader.genesis, nonces=nonces, snapshots=snapshots, limits=report.limits)
         if shard < reader.shard_count
-        else CatalogAudit(shard, cluster=reader.genesis, snapshots=snapshots)
+        else CatalogAudit(shard, cluster=reader.genesis, nonces=nonces, snapshots=snapshots)
     )
     for page in reader.pages(shard, reader.best(shard), acknowledged):
         audit.add_page(page)
