@@ -3,12 +3,17 @@
 import pytest
 from kit.logs.damaged_logs import DAMAGES, OF_NODES_AND_SNAPSHOTS, OF_THE_CATALOG, Damage
 from kit.logs.incremental_log import with_converted_group, with_incremental_group
-from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.reverted_log import with_reverted_group
 from muster_core.audit.invariants import INVARIANTS, Findings
+from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.log_checker import LogChecker
+from muster_core.audit.stored_snapshots import StoredSnapshot
+from muster_core.config import GroupConfig
 from muster_core.log.page import Page
+from muster_core.log.snapshot import Covered, parts
 from muster_core.position import Position
+from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 
 CLUSTER = records_pb2.Genesis(cluster_id="c", shard_count=50)
@@ -130,3 +135,27 @@ def test_a_generation_of_more_bytes_than_a_record_may_have_is_found_out(kib: int
     too_long = kib == 3_000
     assert ("G11" in findings.broken) == too_long
     assert check(built).broken["G11"] == too_long
+
+
+def test_what_groups_remember_is_compared_with_a_snapshot_and_not_kept_for_nothing() -> None:
+    """AUD-18."""
+    built = with_every_kind()
+    state = Shard(built.shard, GroupConfig())
+    for entry in built.entries:
+        state.replay(entry.position, records_pb2.Record.FromString(entry.record))
+    covered = Covered(built.shard, built.end, built.entries[-1].hash, catalog_place=state.catalog_place)
+
+    def audited(stored: bool) -> LogAudit:
+        snapshot = StoredSnapshot(list(parts(state.groups.values(), covered)), b"")
+        audit = LogAudit(built.shard, snapshots={built.end: lambda: snapshot} if stored else {})
+        audit.add_page(page_of(built.entries))
+        return audit
+
+    assert audited(stored=True).findings.violations == audited(stored=False).findings.violations == []
+    assert any(group.history for group in state.groups.values())
+    assert not any(group.history for group in audited(stored=False).groups.values())
+    for group in state.groups.values():
+        if group.history:
+            group.history[-1].started_at_ms += 1
+            assert audited(stored=True).findings.broken == {"G12": 1}
+            group.history[-1].started_at_ms -= 1

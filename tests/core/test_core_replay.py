@@ -3,9 +3,12 @@
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
 from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.snapshots import picture
 from muster_core.config import GroupConfig
+from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
+from muster_core.state.members.member import Member
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -38,6 +41,35 @@ def test_a_replaced_member_without_the_groups_protocol_ends_no_load_of_foreign_m
     group = replayed(built)
     assert group.members["c"].terms.protocols == ()
     assert group.subscribed_topics is None
+
+
+TOLD = [field.name for field in records_pb2.Member.DESCRIPTOR.fields if field.name != "member_id"]
+
+
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("name", TOLD)
+def test_whatever_a_member_says_with_a_later_join_is_read_back(name: str, later: int) -> None:
+    first = records_pb2.Member(member_id="a", session_timeout_ms=6_000, member_seq=7)
+    first.protocols.add(name="range", metadata=subscribed("t"))
+    second = records_pb2.Member()
+    second.CopyFrom(first)
+    second.member_seq += later
+    before = getattr(second, name)
+    if name == "protocols":
+        second.protocols.add(name="sticky", metadata=FOREIGN)
+    else:
+        setattr(second, name, before + (b"x" * 16 if isinstance(before, bytes) else type(before)("5")))
+    shard, expected = Shard(0, CONFIG), Member("a")
+    for generation, member in enumerate((first, second), 1):
+        started = records_pb2.GenerationStarted(
+            group_id="g", generation=generation, leader="a", members=[member], protocol_name="range"
+        )
+        shard.replay(Position(1, generation), records_pb2.Record(generation_started=started))
+    expected.adopt(second)
+    found, derived = shard.groups["g"].members["a"], {"_record"}
+    for slot in {*Member.__slots__} - derived:
+        assert picture(getattr(found, slot)) == picture(getattr(expected, slot)), slot
+    assert found.to_record() == second
 
 
 @pytest.mark.parametrize(

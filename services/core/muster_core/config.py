@@ -48,7 +48,7 @@ class GroupConfig:
             before it is answered by the earlier target.
         convert: when classic groups become incremental while members work: `never`, `auto` or `always`.
         convert_after_ms: with `auto`, how long after the last join.
-        history_length: generations that a group remembers.
+        history_length: generations that a group remembers; 0: none.
         history_moves: moves of partitions that a generation of the history lists.
     """
 

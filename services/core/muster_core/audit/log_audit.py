@@ -61,7 +61,9 @@ class LogAudit:
         self._limits = GroupConfig() if limits is None else limits
         self._stored = dict(snapshots or {})
         self._watch = watch
-        self._state: Shard | None = Shard(shard, self._limits) if replay else None
+        # What groups remember of their generations is compared with snapshots, and read by nothing else.
+        config = self._limits if self._stored else replace(self._limits, history_length=0)
+        self._state: Shard | None = Shard(shard, config) if replay else None
         self._replaying = False
         self.checker = LogChecker(
             shard,

@@ -158,20 +158,19 @@ class Application:
         if not group.members.keys() <= staying.keys():
             for member_id in [member_id for member_id in group.members if member_id not in staying]:
                 self._remove(group, member_id)
-        participants, unassigned = [], group.assigned_generation != group.generation
+        unassigned = group.assigned_generation != group.generation
         for member_id, entry in staying.items():
             member = group.members.get(member_id)
-            if member is not None and member.is_as(entry):  # nearly all are
+            if member is not None and (member.is_as(entry) or member.joined_again(entry)):  # nearly all
                 member.keep(entry)
             else:
                 member = self._adopt(group, member, entry)
-            participants.append(Participant.of(member))
             if unassigned and (member.assignment or member.kept_tokens):
                 group.assign(member, b"")  # the generation before never got one (as Kafka's describe shows)
-        group.generation = generation = record.generation
+        group.generation = record.generation
         group.protocol_type = record.protocol_type
-        group.protocol_name = protocol_name = record.protocol_name
-        group.leader = leader = record.leader
+        group.protocol_name = record.protocol_name
+        group.leader = record.leader
         cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)  # a part of the record would keep all of it alive in the history
         group.cause = cause
@@ -185,17 +184,19 @@ class Application:
             group.renewed_topics = frozenset()
             group.subscribed_topics = frozenset()
             group.become(GroupState.EMPTY, wall_ms)
-        group.history.remember(
-            GenerationEntry(
-                generation=generation,
-                cause=cause,
-                started_at_ms=wall_ms,
-                leader=leader,
-                protocol_name=protocol_name,
-                members=tuple(participants),
-                position=position,
+        if group.history.length:
+            present = tuple([Participant.of(group.members[member_id]) for member_id in staying])
+            group.history.remember(
+                GenerationEntry(
+                    generation=group.generation,
+                    cause=cause,
+                    started_at_ms=wall_ms,
+                    leader=group.leader,
+                    protocol_name=group.protocol_name,
+                    members=present,
+                    position=position,
+                )
             )
-        )
         group.weigh()
 
     def _assignment_committed(
@@ -289,8 +290,9 @@ class Application:
         """An epoch is to the history what a generation is."""
         cause = group.cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)
-        members = tuple([member.participant for _, member in sorted(incremental_group.members.items())])
-        group.history.remember(GenerationEntry(record.epoch, cause, wall_ms, "", "", members, position))
+        if group.history.length:
+            members = tuple([member.participant for _, member in sorted(incremental_group.members.items())])
+            group.history.remember(GenerationEntry(record.epoch, cause, wall_ms, "", "", members, position))
 
     def _note_target(
         self, entry: GenerationEntry, wall_ms: int, record: incremental_pb2.TargetAssigned

@@ -115,17 +115,23 @@ class GenerationEntry:
 class History(deque[GenerationEntry]):
     """The last generations of a group, the oldest first.
 
+    Args:
+        length: how many are remembered; 0: none.
+
     Attributes:
+        length: how many are remembered.
         held_bytes: about what they take in memory.
     """
 
     def __init__(self, length: int) -> None:
         super().__init__()
-        self._length = length
+        self.length = length
         self.held_bytes = 0
 
     def remember(self, entry: GenerationEntry) -> None:
         """Adds a generation that has begun; forgets the oldest one when there are too many."""
+        if not self.length:
+            return
         before = self[-1] if self else None
         if before is not None and before.members == entry.members and not entry.moves:  # as `follow` does
             entry.members = before.members
@@ -133,7 +139,7 @@ class History(deque[GenerationEntry]):
             entry.follow(before)
         self.append(entry)
         self.held_bytes += entry.held_bytes
-        if len(self) > self._length:
+        if len(self) > self.length:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

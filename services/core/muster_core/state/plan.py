@@ -1,7 +1,7 @@
 """What the leader of a group hands in: who is to own what."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
@@ -56,7 +56,7 @@ class Plan:
         """About what it takes in memory where members keep it."""
         return OWNED_PARTITION_BYTES * self.partitions + COPIES * sum(map(len, self.assignments.values()))
 
-    def given(self, member_id: str) -> Iterator[TopicPartition]:
+    def given(self, member_id: str) -> Sequence[TopicPartition]:
         """The partitions that a member is given; none where its bytes are foreign."""
         return partitions_in(self.assignments.get(member_id, b""))
 

@@ -1,6 +1,6 @@
 """Reading the published subscription and assignment messages out of bytes that may be foreign."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 
@@ -90,10 +90,22 @@ def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:
     return message if message.version == _VERSION else None
 
 
-def partitions_in(assignment: bytes) -> Iterator[TopicPartition]:
+def partitions_in(assignment: bytes) -> Sequence[TopicPartition]:
     """The partitions of a published assignment; none of a foreign one."""
+    few = len(assignment) <= _FEW_PARTITIONS_BYTES
+    return _few_partitions_in(assignment) if few else _partitions_in(assignment)
+
+
+_FEW_PARTITIONS_BYTES = 256
+
+
+def _partitions_in(assignment: bytes) -> Sequence[TopicPartition]:
     message = read_assignment(assignment)
-    return partitions_of(message.partitions) if message is not None else iter(())
+    return () if message is None else tuple(partitions_of(message.partitions))
+
+
+_few_partitions_in = lru_cache(maxsize=1_024)(_partitions_in)
+"""Members mostly get what they had, and several look at one record."""
 
 
 def partitions_of(entries: Iterable[common_pb2.TopicPartitions]) -> Iterator[TopicPartition]:

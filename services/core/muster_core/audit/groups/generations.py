@@ -1,6 +1,6 @@
 """Checks the generations of classic groups: a log has about as many members in them as it has commits."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -11,13 +11,15 @@ from muster_core.audit.invariants import Findings
 from muster_core.config import GroupConfig
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_MAX_BYTES
+from muster_core.state.members.terms import is_later_join
 
 
 class GenerationChecker:
     """Carries generations out on what is known of their groups, and looks at each before.
 
     Nearly all generations have the members of the one before, in the same order, each with the record that
-    it had then. That is one comparison; what was right of these records is right again.
+    it had then, or with one that differs in the number of its join. That is one comparison for each; what was
+    right of these records is right again.
 
     Args:
         findings: where the results go.
@@ -58,7 +60,7 @@ class GenerationChecker:
             bool(rows)
             and group.members_are_right
             and protocol_name == group.protocol_name
-            and rows == [member.record for member in members.values()]
+            and _say_the_same(rows, members.values())
         )
         if as_before:
             for member, row in zip(members.values(), rows, strict=True):
@@ -150,12 +152,20 @@ class GenerationChecker:
         return right
 
 
+def _say_the_same(rows: Sequence[records_pb2.Member], members: Collection[FollowedMember]) -> bool:
+    """Whether records say of members what the ones before said, but for the numbers of their joins."""
+    known = [member.record for member in members]
+    return rows == known or (len(rows) == len(known) and all(map(is_later_join, rows, known)))
+
+
 def _changed(group: FollowedGroup, rows: Sequence[records_pb2.Member]) -> Sequence[records_pb2.Member]:
-    """Those members that are new, or have another record than one that was found right before."""
+    """Those members that are new, or of which another thing is said than what was found right before."""
     if not group.members_are_right:
         return rows
     known = group.members
-    return [row for row in rows if (one := known.get(row.member_id)) is None or one.record != row]
+    return [
+        row for row in rows if (one := known.get(row.member_id)) is None or not is_later_join(row, one.record)
+    ]
 
 
 def _members_of(

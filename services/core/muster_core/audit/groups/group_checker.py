@@ -270,9 +270,9 @@ class GroupChecker:
             expect("G4", same, position, f"{name}: other bytes than the ones that were stored first")
         else:
             self._findings.checked["G4"] += 1
-        strangers = sorted({row.member_id for row in message.members} - group.members.keys())
+        assigned = {row.member_id for row in message.members[:]}
+        strangers, without = sorted(assigned - group.members.keys()), sorted(group.members.keys() - assigned)
         expect("G3", not strangers, position, f"{name}: {strangers} are no members of it")
-        without = sorted(group.members.keys() - {row.member_id for row in message.members})
         expect("G3", not without, position, f"{name}: it leaves {without} out, which are members of it")
         expect(
             "G5",

@@ -31,14 +31,15 @@ def check_partitions(
         findings: takes the results.
     """
     given: Given = {}
-    for row in message.members:
-        partitions = list(partitions_in(row.assignment))
-        given_now = set(partitions) if row.kept_tokens else set[TopicPartition]()
-        kept = {
-            (token.topic, token.partition): Position.from_proto(token.position) for token in row.kept_tokens
-        }
-        findings.checked["G13"] += len(kept)
+    for row in message.members[:]:
+        partitions, tokens = partitions_in(row.assignment), row.kept_tokens[:]
         findings.checked["G9"] += len(partitions)
+        given_now = set(partitions)
+        if not tokens and len(given_now) == len(partitions) and given.keys().isdisjoint(given_now):
+            given.update(zip(partitions, repeat((row.member_id, position))))
+            continue
+        kept = {(token.topic, token.partition): Position.from_proto(token.position) for token in tokens}
+        findings.checked["G13"] += len(kept)
         for partition, since in kept.items():
             problem = _problem(row.member_id, partition, since, before)
             if since >= position:
@@ -55,9 +56,6 @@ def check_partitions(
                     f"{_name(message)}: {row.member_id} keeps {topic}/{number} since {since.stream_id}, "
                     f"{problem}",
                 )
-        if not kept and len(set(partitions)) == len(partitions) and given.keys().isdisjoint(partitions):
-            given.update(zip(partitions, repeat((row.member_id, position))))
-            continue
         for partition in partitions:
             if partition in given:
                 topic, number = partition

@@ -10,7 +10,13 @@ from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
 from muster_core.state.members.member_secret import OPEN, lock_of
-from muster_core.state.members.terms import NO_TERMS, Terms, template_of, terms_of_record
+from muster_core.state.members.terms import (
+    NO_TERMS,
+    Terms,
+    is_later_join,
+    template_of,
+    terms_of_record,
+)
 from muster_core.waiting.timing_wheel import Timer
 
 _RECORD_OVERHEAD_BYTES = 64
@@ -248,6 +254,13 @@ class Member:
         """Whether a record was made of the member as it is; False also when that is not known cheaply."""
         own = self._record
         return own is recorded or (own is not None and own == recorded)
+
+    def joined_again(self, recorded: records_pb2.Member) -> bool:
+        """Takes over the number of a later join; False: more is new, or that is not known cheaply."""
+        if self._record is None or not is_later_join(recorded, self._record):
+            return False
+        self.join_seq = recorded.member_seq
+        return True
 
     def write(self, record: records_pb2.Member) -> None:
         """Fills an empty message of a record in; it must not be changed after that."""

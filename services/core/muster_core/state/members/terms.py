@@ -53,6 +53,14 @@ def terms_of_record(record: records_pb2.Member) -> Terms:
     return _alike(pairs_of(record.protocols), *_plain(record))
 
 
+def is_later_join(record: records_pb2.Member, before: records_pb2.Member) -> bool:
+    """Whether a record says of a member what the one before said, but for the number of its join."""
+    same = records_pb2.Member()
+    same.CopyFrom(record)
+    same.member_seq = before.member_seq
+    return same == before
+
+
 @lru_cache(maxsize=KINDS)
 def _alike(protocols: Pairs, *plain: Any) -> Terms:
     return Terms(protocols_of(protocols), *plain)
