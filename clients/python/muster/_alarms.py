@@ -44,7 +44,12 @@ class Alarms:
         """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
-            with self.at(due_ms, lambda: limit.reschedule(loop.time())):
+
+            def ring() -> None:
+                if not limit.expired():  # somebody else has ended it, and it is about to be left
+                    limit.reschedule(loop.time())
+
+            with self.at(due_ms, ring):
                 yield limit
 
     def _look_by(self, due_ms: int) -> None:
