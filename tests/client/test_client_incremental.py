@@ -173,6 +173,39 @@ async def test_what_was_taken_before_its_member_heard_of_it_is_free_at_once(
             log.check(cluster)
 
 
+@pytest.mark.slow
+async def test_an_owner_that_does_not_say_that_it_waits_removes_nobody_who_works(
+    muster_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INC-48, with a coordinator from before `awaits_owned`: others wait longer, within the time for that."""
+    is_heard = False
+    hear, take = Membership.hear, Membership._take
+
+    def lose(self: Membership, asked: Asked, *answer: Any) -> Reaction:
+        is_lost = asked.joins and asked.request.client_id == "one" and not is_heard
+        return Reaction.RETRY if is_lost else hear(self, asked, *answer)
+
+    def take_unsaid(self: Membership, answer: Any, acknowledged_ms: int) -> None:
+        answer.ClearField("awaits_owned")
+        take(self, answer, acknowledged_ms)
+
+    monkeypatch.setattr(Membership, "hear", lose)
+    monkeypatch.setattr(Membership, "_take", take_unsaid)
+    log = Log()
+    brief: Any = {"rebalance_timeout_ms": 12_000}
+    async with muster_cluster as cluster, worker(cluster, log, "one", client_id="one", **brief) as one:
+        await cluster.advance(1)
+        async with worker(cluster, log, "two", **brief) as two:
+            await cluster.advance(1)
+            is_heard = True
+            await cluster.until(lambda: shares(one, two), within_s=8)
+            begun = {number: list(who) for number, who in log.begun.items()}
+            await cluster.advance(60)
+            assert shares(one, two)
+            assert log.begun == begun, "nobody was removed"
+            log.check(cluster)
+
+
 async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:

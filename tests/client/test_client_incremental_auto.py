@@ -181,6 +181,22 @@ async def test_one_that_was_removed_goes_with_the_group(muster_cluster: LocalClu
                     await cluster.until(lambda: len(one.numbers) == len(other.numbers) == 1)
 
 
+async def test_a_join_that_is_refused_again_and_again_is_made_ever_more_rarely(
+    cluster: ScriptedCluster,
+) -> None:
+    gone = incremental_pb2.ConsumerGroupHeartbeatResponse(error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID)
+    a = cluster.coordinators[0]
+    a.script["ConsumerGroupHeartbeat"].extend([gone] * 1_000)
+    async with (
+        muster.Cluster(cluster.address) as connection,
+        member(connection, INCREMENTAL, session=False),
+    ):
+        first, *_, fourth = [await a.until("ConsumerGroupHeartbeat", count) for count in range(1, 5)]
+        assert fourth.member_seq == first.member_seq + 3, "each is a join of its own"
+        await asyncio.sleep(0.3)
+        assert len(a.requests("ConsumerGroupHeartbeat")) < 10
+
+
 async def test_a_group_that_takes_it_in_neither_way_is_an_error(cluster: ScriptedCluster) -> None:
     other = coordinator_pb2.JoinGroupResponse(
         error_code=common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL, error_message="another assignor"

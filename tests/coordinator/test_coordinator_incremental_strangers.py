@@ -125,7 +125,7 @@ async def scene(request: pytest.FixtureRequest, single: RealCluster, tmp_path: P
     owner = single.caller(coordinator, "owner" if by_identity else "")
     # the instance id has to be in each request of it
     member = IncrementalCaller(owner, GROUP, member_secret=SECRET, group_instance_id="i")
-    assert not (await member.join(can_be_classic=True)).error_code
+    assert not (await member.join(can_be_classic=True, classic_protocols=["range"])).error_code
     await settled(member)
     assert len(member.owned) == PARTITIONS
     return Scene(single, coordinator, member), "neighbour" if by_identity else ""

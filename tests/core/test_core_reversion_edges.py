@@ -97,7 +97,7 @@ def test_an_id_that_was_given_out_is_no_second_member_on_the_way_back() -> None:
     late.member_id = answer.member_id
     assert convert(cluster, INCREMENTAL) == error_code.NONE
     member, other = late.turn(has_stopped=True), one.turn()
-    member.can_be_classic = True
+    member.classic_protocols = ["range"]
     assert not member.join().error_code
     settle(other, member)
     request = coordinator_pb2.OffsetCommitRequest(

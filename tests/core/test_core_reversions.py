@@ -27,7 +27,10 @@ from muster_protos.muster.v1 import (
     group_conversion_pb2,
     session_pb2,
 )
-from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 AUTO = GroupConfig(
     convert="auto",
@@ -44,7 +47,7 @@ def both(cluster: VirtualShard, *names: str, on_streams: bool = False) -> list[N
     members: list[NumberedMember] = []
     for name in names:
         member = StreamMember(cluster, name) if on_streams else NumberedMember(cluster, name)
-        member.can_be_classic = True
+        member.classic_protocols = ["range"]
         members.append(member)
         assert not member.join().error_code
         if on_streams:
@@ -217,7 +220,7 @@ def test_a_partition_on_its_way_stays_with_whoever_has_it() -> None:
     (a,) = both(cluster, "a")
     before = dict(a.owned)
     b = NumberedMember(cluster, "b")
-    b.can_be_classic = True
+    b.classic_protocols = ["range"]
     b.join()
     a.beat(a.owned)
     taken = before.keys() - a.owned.keys()
@@ -249,24 +252,51 @@ def test_a_classic_client_brings_the_group_back() -> None:
     assert "client 'old'" in cluster.describe().cause.sentence
 
 
-@pytest.mark.parametrize("policy", ["never", "always", "raw"])
-def test_else_a_classic_client_is_refused_and_nothing_changes(
-    policy: Literal["never", "always", "raw"],
-) -> None:
-    config = AUTO if policy == "raw" else GroupConfig(convert=policy, incremental_assignment_interval_ms=0)
+class Unnamed(NumberedMember):
+    """A member that says that it can be in a classic group, but not with which protocols."""
+
+    def ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        request.can_be_classic = True
+        return super().ask(request)
+
+
+@pytest.mark.parametrize("policy", ["never", "always"])
+def test_else_a_classic_client_is_refused_and_nothing_changes(policy: Literal["never", "always"]) -> None:
+    config = GroupConfig(convert=policy, incremental_assignment_interval_ms=0)
     cluster = incremental_shard(4, config=config)
     both(cluster, "a")
-    raw = NumberedMember(cluster, "raw")
-    raw.can_be_classic = policy != "raw"
-    raw.join()
     kinds = cluster.kinds()
     answer = VirtualMember(cluster, "old").join().joined()
     assert answer.error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
-    assert ("member raw" if policy == "raw" else policy) in answer.error_message
+    assert policy in answer.error_message
     assert cluster.kinds() == kinds
-    assert convert(cluster) == (
-        error_code.INCONSISTENT_GROUP_PROTOCOL if policy == "raw" else error_code.NONE
-    )
+    assert convert(cluster) == error_code.NONE
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(NumberedMember, "can only be in an incremental group"), (Unnamed, "did not say what it can use")],
+    ids=["cannot", "does not say with what"],
+)
+def test_a_raw_member_that_might_not_fit_into_a_classic_group_is_not_put_out(
+    kind: type[NumberedMember], why: str
+) -> None:
+    """INC-150: it works, so the classic client is refused, whatever assignors that has."""
+    cluster = incremental_shard(4, config=AUTO)
+    (both_kinds,) = both(cluster, "a")
+    raw = kind(cluster, "raw")
+    assert not raw.join().error_code
+    settle(both_kinds, raw)
+    kinds = cluster.kinds()
+    answer = VirtualMember(cluster, "old").join().joined()
+    assert answer.error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert f"member raw {why}" in answer.error_message
+    assert convert(cluster) == error_code.INCONSISTENT_GROUP_PROTOCOL, "not for an operator either"
+    assert cluster.kinds() == kinds
+    raw.classic_protocols = ["range"]
+    assert not raw.join().error_code
+    assert VirtualMember(cluster, "old").join().is_parked
+    assert cluster.kinds()[-1] == "group_reverted"
 
 
 def saying(cluster: VirtualShard, **protocols: list[str]) -> list[NumberedMember]:
@@ -324,7 +354,7 @@ def test_who_does_not_come_back_is_removed() -> None:
     cluster = incremental_shard(4, config=AUTO)
     (a,) = both(cluster, "a")
     b = NumberedMember(cluster, "b", instance="static")
-    b.can_be_classic = True
+    b.classic_protocols = ["range"]
     b.join()
     assert AUTO.incremental_session_timeout_ms > 31_000
     assert convert(cluster) == error_code.NONE
@@ -374,7 +404,7 @@ def test_a_static_member_that_is_away_does_not_hold_up_the_others_for_ever() -> 
     cluster = incremental_shard(4, config=config)
     (a,) = both(cluster, "a")
     b = NumberedMember(cluster, "b", instance="static")
-    b.can_be_classic, b.session_ms = True, 25_000
+    b.classic_protocols, b.session_ms = ["range"], 25_000
     b.join()
     settle(a, b)
     assert convert(cluster) == error_code.NONE
@@ -393,7 +423,7 @@ def test_a_static_id_passes_on_while_the_group_goes_back() -> None:
     cluster = incremental_shard(4, config=AUTO)
     (a,) = both(cluster, "a")
     b = NumberedMember(cluster, "b", instance="static")
-    b.can_be_classic = True
+    b.classic_protocols = ["range"]
     b.join()
     settle(a, b)
     number = next(number for _, number in b.has)
@@ -424,11 +454,11 @@ def test_who_waits_for_an_assignment_is_told_and_the_assignment_counts_no_more()
     (a,) = both(cluster, "a")
     cluster.shard.live_in(Room(assignors=SERVER_ASSIGNORS, at_once_max=0))
     b = NumberedMember(cluster, "b")
-    b.can_be_classic = True
     b.seq = 1
     request = b.request(0)
     request.topics.names.append("t")
     request.rebalance_timeout_ms, request.can_be_classic = 30_000, True
+    request.classic_protocols.append("range")
     request.owned.SetInParent()
     waiting = cluster.send(request)
     (work,) = cluster.work

@@ -177,7 +177,7 @@ class Changer:
         self._seq += 1
         if not self._keeps:
             self._owned = {}
-        self._classic.protocols = [("cooperative-sticky" if self._keeps else "range", self._metadata())]
+        self._classic.protocols = [(self._assignor, self._metadata())]
         self._joins += 1
         wishes = {
             "member_seq": self._seq,
@@ -187,6 +187,10 @@ class Changer:
             "client_version": self._draw.choice(["", "library/1"]),
         }
         self._call(self._classic.join_request(**wishes))
+
+    @property
+    def _assignor(self) -> str:
+        return "cooperative-sticky" if self._keeps else "range"
 
     def _metadata(self) -> bytes:
         subscription = common_pb2.Subscription(version=1, topics=["t", "u"])
@@ -276,7 +280,9 @@ class Changer:
         if turned.epoch == JOIN:
             request.topics.names.extend(["t", "u"])
             request.rebalance_timeout_ms = 20_000
-            request.can_be_classic = self._can_be_classic
+            if self._can_be_classic:
+                request.can_be_classic = True
+                request.classic_protocols.append(self._assignor)
             request.weight = self._draw.choice([0, 0, 2, 7])
             request.rollout_hold_ms = self._draw.choice([0, 0, 300, 15_000])
             request.client_version = self._draw.choice(["", "library/1", "library/2"])

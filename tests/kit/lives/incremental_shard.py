@@ -72,8 +72,7 @@ class NumberedMember:
         seq: number of its join.
         session_ms: session time-out that it asks for when it joins; 0: none.
         grace_ms: disconnect grace, likewise.
-        can_be_classic: whether it says so when it joins.
-        classic_protocols: what it says then that it can use in a classic group.
+        classic_protocols: what it says then that it can use in a classic group; nothing: it cannot be in one.
         weight: weight that it says when it joins; 0: none.
         client_version: library that it says it is when it joins.
         rollout_hold_ms: for how long its joins hold moves back; 0: not.
@@ -93,7 +92,6 @@ class NumberedMember:
         self.version = NOWHERE
         self.owned: dict[TopicPartition, Position] = {}
         self.session_ms = self.grace_ms = self.weight = self.rollout_hold_ms = 0
-        self.can_be_classic = False
         self.classic_protocols: list[str] = []
         self.rack_id = self.client_version = ""
         self.topics = ["t"]
@@ -120,7 +118,7 @@ class NumberedMember:
         request.owned.SetInParent()
         request.replaces.CopyFrom(replaces.to_proto())
         request.session_timeout_ms, request.disconnect_grace_ms = self.session_ms, self.grace_ms
-        request.can_be_classic = self.can_be_classic
+        request.can_be_classic = bool(self.classic_protocols)
         request.classic_protocols.extend(self.classic_protocols)
         request.weight, request.rollout_hold_ms = self.weight, self.rollout_hold_ms
         request.client_version = self.client_version

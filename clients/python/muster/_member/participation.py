@@ -33,7 +33,8 @@ from muster.assignors import RANGE
 log = logging.getLogger("muster")
 
 ON_STREAM_INTERVAL_MS = 30_000
-"""How often a member on a stream, whose beats keep it alive, asks whether it has heard everything."""
+"""How often a member on a stream, whose beats keep it alive, asks whether it has heard everything, and says
+what it works on if that is not known; three times in a rebalance time-out, if that is more often (INC-48)."""
 
 NAME_MAX_BYTES = 218
 """How much of a client id a member id begins with: an id has at most 255 bytes."""
@@ -143,8 +144,6 @@ class Participation:
             move = self._state.next_move(boot_ms())
             self._note_changes()
             self._show()
-            if self._state.owes_list():
-                self._wake.set()
             if move is not None:
                 await self._carry_out(move)
             elif self._state.phase is Phase.CLASSIC:
@@ -249,6 +248,9 @@ class Participation:
                 if not outcome.hurry or outcome.code == CONNECTION_LOST:
                     await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
                 continue
+            if asked.joins and state.phase is Phase.OUT:  # a join that ends at once may do so for ever
+                await backoff.pause()
+                continue
             backoff.reset()
             if state.is_present(asked) and not state.owes_list():
                 with suppress(TimeoutError):
@@ -308,6 +310,8 @@ class Participation:
         """See `Listener`."""
         self._state.push(news.member_seq, news.response, boot_ms())
         self._standing.news.set()
+        if self._state.owes_list():
+            self._wake.set()  # a callback may run for long
 
     def fenced(self, news: session_pb2.Fenced) -> None:
         """See `Listener`."""
@@ -332,7 +336,7 @@ class Participation:
     @property
     def _interval_ms(self) -> int:
         if self._calls is not None and self._calls.attached:
-            return ON_STREAM_INTERVAL_MS
+            return min(ON_STREAM_INTERVAL_MS, max(1, self._config.rebalance_timeout_ms // 3))
         third_ms = max(1, self._standing.life.span_ms // 3)
         return min(self._state.beat_within_ms or third_ms, self._config.heartbeat_interval_ms, third_ms)
 

@@ -122,7 +122,9 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     member_secret: _builtins.bytes
     """As in JoinGroupRequest: known to the member alone, 16 to 64 bytes, and the same one in each of its requests; empty: none."""
     can_be_classic: _builtins.bool
-    """The member can go on in a classic group, and understands GROUP_CLASSIC. Said when it joins."""
+    """The member can go on in a classic group, and understands GROUP_CLASSIC. Said when it joins; counts with
+    `classic_protocols` alone.
+    """
     leave_reason: _builtins.str
     """Why it leaves for good, for people, as in LeaveGroupRequest: the cause and the group's history show it. Else ignored."""
     session_timeout_ms: _builtins.int
@@ -165,7 +167,7 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
     @_builtins.property
     def classic_protocols(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Assignors that it can use in a classic group, by the names of their protocols: a classic client that shares none with
-        all members does not make the group classic. At most 16 of 1 to 255 bytes, said when it joins; none: it did not say.
+        all members does not make the group classic. At most 16 of 1 to 255 bytes, said when it joins; none: it cannot be in one.
         """
 
     def __init__(

@@ -71,6 +71,8 @@ class Reversions:
         for _, member in sorted(incremental.members.items()):
             if not member.told.can_be_classic or not member.told.is_numbered:
                 return f"member {member.member_id} can only be in an incremental group"
+            if not member.told.classic_protocols:
+                return f"member {member.member_id} did not say what it can use in a classic group"
         if fault := _without_protocol(incremental, newcomer):
             return fault
         names = {topic for topic, _ in incremental.owners}
@@ -179,13 +181,11 @@ class Reversions:
 def _without_protocol(group: IncrementalGroup, newcomer: Collection[str]) -> str:
     """Which member would find no protocol in common with the newcomer and all others; empty: none would.
 
-    It could not be in the classic group, which would stop it. Who did not say what it can use is not judged.
+    It could not be in the classic group, which would stop it.
     """
     common = frozenset(newcomer)
     for member_id, member in sorted(group.members.items()):
         names = member.told.classic_protocols
-        if not names:
-            continue
         if common and common.isdisjoint(names):
             return f"member {member_id} could use none of {', '.join(sorted(common))} in a classic group"
         common = common & names or names

@@ -1,6 +1,6 @@
-"""A peer of a later version: what passes through it has fields that nobody knows yet."""
+"""A peer of another version: what passes through it has fields that nobody knows yet, or lacks some."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,29 +33,36 @@ _OWN_HEADERS = ("grpc-", "user-agent", ":")
 
 
 def grow(message: Message) -> None:
-    """Adds the fields to a message and to every message in it."""
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            for inner in value if field.is_repeated else (value,):
-                grow(inner)
+    """Adds the fields to a message, as a later version may."""
     message.MergeFromString(UNKNOWN)
 
 
-class NewerPeer(grpc.GenericRpcHandler):
-    """Passes every call on to an address, and lets every message grow, in both directions; a context manager.
+def every(message: Message) -> Iterator[Message]:
+    """A message and every message in it, innermost first."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for inner in value if field.is_repeated else (value,):
+                yield from every(inner)
+    yield message
+
+
+class OtherPeer(grpc.GenericRpcHandler):
+    """Passes every call on to an address, and changes every message, in both directions; a context manager.
 
     Args:
         port: where it listens.
         target: `host:port` of the real process.
+        change: changes one message.
 
     Attributes:
-        grown: messages that grew on their way there and back, by method.
+        passed: messages on their way there and back, by method.
     """
 
-    def __init__(self, port: int, target: str) -> None:
+    def __init__(self, port: int, target: str, change: Callable[[Message], None] = grow) -> None:
         self.address = f"{LOOPBACK}:{port}"
-        self.grown: dict[str, list[int]] = {}
+        self.passed: dict[str, list[int]] = {}
         self._target = target
+        self._change = change
 
     async def __aenter__(self) -> Self:
         self._channel: Any = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
@@ -88,23 +95,24 @@ class NewerPeer(grpc.GenericRpcHandler):
             return grpc.unary_stream_rpc_method_handler(self._stream(path, method))
         return grpc.unary_unary_rpc_method_handler(self._unary(path, method))
 
-    def _grown(self, path: str, method: MethodDescriptor, raw: bytes, *, back: bool) -> bytes:
+    def _changed(self, path: str, method: MethodDescriptor, raw: bytes, *, back: bool) -> bytes:
         kind = method.output_type if back else method.input_type
         message = message_factory.GetMessageClass(kind)()
         message.ParseFromString(raw)
-        grow(message)
-        self.grown.setdefault(path, [0, 0])[back] += 1
+        for one in every(message):
+            self._change(one)
+        self.passed.setdefault(path, [0, 0])[back] += 1
         return message.SerializeToString()
 
     def _unary(self, path: str, method: MethodDescriptor) -> Any:
         async def call(request: bytes, context: Any) -> bytes:
             real = self._channel.unary_unary(path)(
-                self._grown(path, method, request, back=False),
+                self._changed(path, method, request, back=False),
                 timeout=context.time_remaining(),
                 metadata=_headers(context),
             )
             try:
-                return self._grown(path, method, await real, back=True)
+                return self._changed(path, method, await real, back=True)
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
                 raise
@@ -115,16 +123,16 @@ class NewerPeer(grpc.GenericRpcHandler):
         async def call(request: Any, context: Any) -> AsyncIterator[bytes]:
             async def requests() -> AsyncIterator[bytes]:
                 async for raw in request:
-                    yield self._grown(path, method, raw, back=False)
+                    yield self._changed(path, method, raw, back=False)
 
             if method.client_streaming:
                 real: Any = self._channel.stream_stream(path)(requests(), metadata=_headers(context))
             else:
-                grown = self._grown(path, method, request, back=False)
-                real = self._channel.unary_stream(path)(grown, metadata=_headers(context))
+                changed = self._changed(path, method, request, back=False)
+                real = self._channel.unary_stream(path)(changed, metadata=_headers(context))
             try:
                 async for raw in real:
-                    yield self._grown(path, method, raw, back=True)
+                    yield self._changed(path, method, raw, back=True)
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
 
