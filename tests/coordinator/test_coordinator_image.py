@@ -14,6 +14,7 @@ from kit.logs.log_builder import LogBuilder
 from muster_coordinator.log import log_image
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LogImage
+from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry, LogDamaged
@@ -169,3 +170,28 @@ async def test_loads_take_one_part_in_a_turn_of_the_loop(
         await asyncio.gather(*(loader.preload(loader.image(shard)) for shard in range(SHARDS)))
     assert len(seen) >= 4 * SHARDS
     assert sorted(set(seen)) == seen
+
+
+@pytest.mark.cluster
+async def test_others_have_the_loop_as_long_while_a_log_is_read_that_nobody_waits_for(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIM-63."""
+    before = await cluster.add("a", join_delay_ms=0)
+    await owns(before, SHARDS)
+    for number in range(3):
+        assert await cluster.caller(before).commit(group_of(0), number) == error_code.NONE
+    monkeypatch.setattr(log_image, "PART_BYTES", 1)
+    rests = list[float]()
+
+    async def rest(share: LoopShare) -> None:
+        rests.append(share.taken_s)
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    async with grpc.aio.insecure_channel(cluster.instances[0].target) as channel:
+        loader = Loader(lambda _: channel, 1, GroupConfig())
+        await loader.preload(loader.image(0))
+        assert not rests, "a take-over waits for it"
+        image = loader.image(0)
+        await loader.preload(image, gently=True)
+    assert len(rests) >= image.records > 3

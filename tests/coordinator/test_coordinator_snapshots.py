@@ -12,7 +12,7 @@ from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
 from muster_coordinator.coordinator import Coordinator
-from muster_coordinator.log.kept_snapshots import KeptSnapshots
+from muster_coordinator.log.kept_snapshots import RECORD_WEIGHT_BYTES, KeptSnapshots
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
@@ -463,6 +463,38 @@ async def test_nothing_is_trimmed_while_the_wall_clock_is_not_trusted() -> None:
         log.kept.trimmed = NOWHERE
 
 
+async def test_a_large_snapshot_is_not_made_anew_for_little() -> None:
+    """LIM-63: what snapshots cost grows with what is written, not with what is there."""
+    log = KeptLog(records=10)
+    shard = cast(OwnedShard, log)
+    assert log.taker._due(shard, log.kept), "there are fifty records"
+    log.kept.newest_bytes = 50 * RECORD_WEIGHT_BYTES + 1
+    assert not log.taker._due(shard, log.kept)
+    log.kept.log.written_bytes = log.kept.newest_bytes - 1
+    assert not log.taker._due(shard, log.kept)
+    log.kept.log.written_bytes += 1
+    assert log.taker._due(shard, log.kept)
+
+
+async def test_an_owner_knows_how_large_the_newest_snapshot_is(cluster: RealCluster) -> None:
+    """LIM-63, also where another one took it."""
+    _, upto = await with_snapshots(cluster, KEEP, 2)
+    async with node(cluster, 0) as client:
+        fields: Any = await client.hgetall(f"muster:{{{SHARD}}}:snapshot:{upto.stream_id}")
+    stored_bytes = sum(len(part) for name, part in fields.items() if name.isdigit())
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    caller = cluster.caller(second)
+    joined = await joined_group(caller)
+    kept = second.shards[SHARD].kept
+    assert kept is not None
+    assert kept.newest_bytes == stored_bytes
+    kept.newest_bytes = 0
+    await commits(caller, joined, EVERY + 5, 7)
+    await taken(second, upto)
+    assert kept.newest_bytes > 0
+
+
 async def test_nothing_is_summed_up_that_ends_before_the_owners_claim() -> None:
     """It may be a history that the owner's log does not go on from, where an accepted loss cut it."""
     log = KeptLog(NothingRead(), records=10)
@@ -482,7 +514,7 @@ class NothingRead(Loader):
     def __init__(self) -> None:
         super().__init__(cast(Callable[[int], Any], None), 1, GroupConfig())
 
-    async def preload(self, image: LogImage) -> None:
+    async def preload(self, image: LogImage, *, gently: bool = False) -> None:
         """Leaves it as it is."""
 
 
@@ -556,11 +588,11 @@ async def test_shards_whose_logs_cannot_be_read_hold_up_no_other_one(
     to_pace, preload = ShardLogSettings.to_pace, Loader.preload
     hung = set[int]()
 
-    async def hanging(loader: Loader, image: LogImage) -> None:
+    async def hanging(loader: Loader, image: LogImage, *, gently: bool = False) -> None:
         if image.shard < SHARD:
             hung.add(image.shard)
             await asyncio.Event().wait()
-        await preload(loader, image)
+        await preload(loader, image, gently=gently)
 
     monkeypatch.setattr(ShardLogSettings, "to_pace", lambda self: replace(to_pace(self), limit_ms=300))
     monkeypatch.setattr(Loader, "preload", hanging)

@@ -7,6 +7,9 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import ShardLog
 
+RECORD_WEIGHT_BYTES = 1 << 10
+"""To replay a record takes as long as to restore so much of a snapshot, however small the record is."""
+
 
 class KeptSnapshots:
     """The snapshots of one served log.
@@ -18,6 +21,7 @@ class KeptSnapshots:
     Attributes:
         log: the log.
         newest: what the newest snapshot covers of which this owner is certain.
+        newest_bytes: size of that snapshot.
         marker: its marker; None: there is none.
         trimmed: entries before this place were asked to be removed.
         skips: whether the load passed over records of kinds that this version does not know.
@@ -26,6 +30,7 @@ class KeptSnapshots:
     def __init__(self, shard_log: ShardLog, image: LogImage) -> None:
         self.log = shard_log
         self.newest: Covered = image.base
+        self.newest_bytes = image.base_bytes
         marker = image.base_marker
         self.marker: metadata_pb2.LogEnd | None = None
         if marker is not None:
@@ -44,15 +49,21 @@ class KeptSnapshots:
         """About how many bytes they have."""
         return self._bytes_before + self.log.written_bytes
 
-    def taken(self, covered: Covered, marker: metadata_pb2.LogEnd, bytes_after: int) -> None:
+    @property
+    def outweighed(self) -> bool:
+        """Whether a load would take as long for the records since the newest snapshot as for that."""
+        return max(self.bytes_since, RECORD_WEIGHT_BYTES * self.records_since) >= self.newest_bytes
+
+    def taken(self, covered: Covered, marker: metadata_pb2.LogEnd, size_bytes: int, bytes_after: int) -> None:
         """A new snapshot counts.
 
         Args:
             covered: what it covers.
             marker: its marker.
+            size_bytes: its size.
             bytes_after: what `bytes_since` counts from now on.
         """
-        self.newest, self.marker = covered, marker
+        self.newest, self.marker, self.newest_bytes = covered, marker, size_bytes
         self._bytes_before = bytes_after - self.log.written_bytes
 
     def trimmable(self, before_wall_ms: int) -> Position:

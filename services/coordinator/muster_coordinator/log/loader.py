@@ -18,6 +18,7 @@ from muster_runtime.rpc.reads import read_within
 from muster_coordinator.log.load_budget import LoadBudget
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.loop_share import LoopShare
 
 log = structlog.get_logger()
 
@@ -94,16 +95,20 @@ class Loader:
             return Position.from_proto(page.acknowledged)
         raise _NotKnown(str(page))
 
-    async def preload(self, image: LogImage) -> None:
+    async def preload(self, image: LogImage, *, gently: bool = False) -> None:
         """Reads up to the acknowledged position, before the shard is claimed.
 
         What is acknowledged is in every later log, so nothing of it is read again after the claim.
+
+        Args:
+            image: gets what is read.
+            gently: whether nobody waits for it: then others have the loop for as long as each part takes.
 
         Raises:
             LoadFailed: see `LogImage.take`.
             LogStopped: there is no such log.
         """
-        await self._read(image, 0, b"", None)
+        await self._read(image, 0, b"", None, gently=gently)
 
     async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: metadata_pb2.LogEnd) -> None:
         """Reads on up to the reader's own Claim.
@@ -124,13 +129,21 @@ class Loader:
                 f"{Position.from_proto(end.position).stream_id}"
             )
 
-    async def _read(self, image: LogImage, epoch: int, nonce: bytes, end: metadata_pb2.LogEnd | None) -> None:
+    async def _read(
+        self,
+        image: LogImage,
+        epoch: int,
+        nonce: bytes,
+        end: metadata_pb2.LogEnd | None,
+        *,
+        gently: bool = False,
+    ) -> None:
         pause_s, short_reads = _PAUSE_FIRST_S, 0
         careful = False
         while True:
             before, instance = image.chain.end, self._current
             try:
-                problem = await self._read_once(image, epoch, nonce, instance, careful=careful)
+                problem = await self._read_once(image, epoch, nonce, instance, careful=careful, gently=gently)
             except LogDamaged as error:
                 if careful:
                     raise LoadFailed(str(error)) from error
@@ -159,7 +172,7 @@ class Loader:
             )
 
     async def _read_once(
-        self, image: LogImage, epoch: int, nonce: bytes, instance: int, *, careful: bool
+        self, image: LogImage, epoch: int, nonce: bytes, instance: int, *, careful: bool, gently: bool
     ) -> str:
         """Reads as far as one instance gives; returns why it ended early, empty if it did not."""
         if image.fresh is False and image.chain.end.offset == 0:
@@ -173,7 +186,7 @@ class Loader:
                     page = await read_within(call, self._limit_ms / 1000)
                     if not isinstance(page, metadata_pb2.ReadLogResponse):
                         return ""
-                    problem = await self._take(image, page)
+                    problem = await self._take(image, page, gently=gently)
                     if problem:
                         return problem
                     self._budget.took(image, len(page.snapshot_part) + sum(map(len, page.runs)))
@@ -184,7 +197,7 @@ class Loader:
         finally:
             call.cancel()
 
-    async def _take(self, image: LogImage, page: metadata_pb2.ReadLogResponse) -> str:
+    async def _take(self, image: LogImage, page: metadata_pb2.ReadLogResponse, *, gently: bool) -> str:
         """Takes a page part by part; returns why the read has to begin anew, empty if it has not.
 
         Raises:
@@ -193,11 +206,14 @@ class Loader:
         parts = _parts(image, page)
         while True:
             async with self._line:
+                share = LoopShare()
                 try:
                     next(parts)
                 except StopIteration as end:
                     return str(end.value)
                 await asyncio.sleep(0)
+            if gently:
+                await share.rest()
 
 
 def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> metadata_pb2.ReadLogRequest:

@@ -47,6 +47,7 @@ class LogImage:
         core: the state.
         chain: the end of what was read.
         base: what the snapshot covers that the read began with.
+        base_bytes: size of that snapshot.
         records: number of records that were replayed.
         size_bytes: bytes of these.
         written_at_ms: when the last of them was written, wall clock.
@@ -65,7 +66,7 @@ class LogImage:
         self.core = Shard(self.shard, self._config, self._quarantine)
         self.chain = ChainReader()
         self.base: Covered = nothing_of(self.shard)
-        self.records = self.size_bytes = self.written_at_ms = 0
+        self.records = self.size_bytes = self.base_bytes = self.written_at_ms = 0
         self._restoring: SnapshotReader | None = None
         self._digest = b""
 
@@ -93,6 +94,7 @@ class LogImage:
         if self._restoring is None:
             self._restoring = self.core.restore()
         self._restoring.take(part)
+        self.base_bytes += len(part)
 
     def take(self, run: bytes) -> None:
         """Takes all parts of a run at a stretch; see `take_in_parts`."""

@@ -28,9 +28,9 @@ STEP_BYTES = RECORD_PART_BYTES
 metadata and the nodes at a stretch, and this process when it is acknowledged."""
 
 
-_TURN_S = 0.005
-"""How long stored records are carried out before other work of the loop gets as much time: a call needs
-several turns of the loop."""
+_TURN_S = 0.002
+"""How long stored records are carried out before other work of the loop has its turn: a call of somebody else
+needs several turns, and waits in each for as long."""
 
 
 class TooLarge(ValueError):

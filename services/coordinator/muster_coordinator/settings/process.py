@@ -208,7 +208,8 @@ class ShardLogSettings(Settings):
         ge=0,
         le=1_000_000,
         description=(
-            "Take a snapshot when a load would replay this many records; at least 100, or 0: never."
+            "Take a snapshot when a load would replay this many records, and for about as long as it reads "
+            "the newest snapshot; at least 100, or 0: never."
         ),
     )
     snapshot_bytes: int = Field(

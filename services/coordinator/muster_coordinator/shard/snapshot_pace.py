@@ -29,4 +29,4 @@ class SnapshotPace:
     damaged_ms: int = 60_000
     trim_ms: int = 10_000
     at_once: int = 2
-    limit_ms: int = 60_000
+    limit_ms: int = 120_000

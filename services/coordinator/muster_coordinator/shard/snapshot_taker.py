@@ -16,6 +16,7 @@ from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Log, Step
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.snapshot_pace import SnapshotPace
 
@@ -133,13 +134,14 @@ class SnapshotTaker:
             return False  # it must not summarise what this version does not understand
         if self._not_before_ms.get(shard.number, 0) > self._now().boot_ms:
             return False
-        return kept.records_since >= pace.records or kept.bytes_since >= pace.size_bytes
+        is_long = kept.records_since >= pace.records or kept.bytes_since >= pace.size_bytes
+        return is_long and kept.outweighed
 
     async def _take(self, shard: OwnedShard, kept: KeptSnapshots) -> None:
         began_ms = self._now().boot_ms
         written_bytes = kept.bytes_since
         image = self._loader.image(shard.number)
-        await self._loader.preload(image)
+        await self._loader.preload(image, gently=True)
         if image.chain.end.epoch != kept.log.epoch or image.core.skipped_records:
             raise _GivenUp("the nodes have not heard yet how far this owner's log is acknowledged")
         upto = image.chain.end
@@ -151,7 +153,7 @@ class SnapshotTaker:
             incarnations=image.core.incarnations,
             removed=image.core.removed,
         ).following(image.base, image.written_at_ms)
-        hashes = await self._store_parts(shard, kept, image, covered)
+        hashes, size_bytes = await self._store_parts(shard, kept, image, covered)
         snapshot = records_pb2.Snapshot(
             upto=upto.to_proto(),
             hash=covered.hash,
@@ -162,7 +164,7 @@ class SnapshotTaker:
         marker = await shard.store_marker(snapshot)
         if marker is None:
             return  # the shard is given up
-        kept.taken(covered, marker, max(0, kept.bytes_since - written_bytes))
+        kept.taken(covered, marker, size_bytes, max(0, kept.bytes_since - written_bytes))
         await self._trim(shard, kept)
         log.info(
             "snapshot_taken",
@@ -176,18 +178,26 @@ class SnapshotTaker:
 
     async def _store_parts(
         self, shard: OwnedShard, kept: KeptSnapshots, image: LogImage, covered: Covered
-    ) -> list[bytes]:
-        """Stores the parts one by one, and what says that they are all; gives their hashes."""
+    ) -> tuple[list[bytes], int]:
+        """Stores the parts one by one, and what says that they are all; gives their hashes and size."""
         hashes: list[bytes] = []
-        for part in parts(image.core.groups.values(), covered):
-            step = _part_step(kept, covered)
-            step.part, step.data = len(hashes), part
-            await self._submit(shard, kept, step)
+        size_bytes = 0
+        making = parts(image.core.groups.values(), covered)
+        while True:
+            share = LoopShare()
+            part = next(making, None)
+            if part is None:
+                break
             hashes.append(part_hash(part))
+            size_bytes += len(part)
+            step = _part_step(kept, covered)
+            step.part, step.data = len(hashes) - 1, part
+            await share.rest()
+            await self._submit(shard, kept, step)
         step = _part_step(kept, covered)
         step.part_hashes = b"".join(hashes)
         await self._submit(shard, kept, step)
-        return hashes
+        return hashes, size_bytes
 
     async def _trim(self, shard: OwnedShard, kept: KeptSnapshots) -> None:
         """Writes the snapshot's marker to the nodes, and removes what is old enough."""

@@ -4,7 +4,7 @@ Made from a state that was only ever replayed, and read back into the same state
 the records after it equals a replay of all records (invariant G12).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
@@ -16,6 +16,7 @@ from muster_protos.muster.v1 import coordinator_pb2, group_settings_pb2
 from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.log.incremental_items import items_of, member_of, state_of
 from muster_core.position import NOWHERE, Position
+from muster_core.record_bounds import utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
@@ -28,10 +29,10 @@ FORMAT = 1
 SNAPSHOT_PART_BYTES = 256 << 10
 """A part ends with the item that reaches this size."""
 
-ITEM_MAX_BYTES = 15 << 20
-"""No item is larger, so that each part is below the 16 MiB that metadata takes."""
-
 _ENTRIES_PER_ITEM = 500
+_METADATA_PER_ITEM_BYTES = 64 << 10
+"""An item of offsets ends with the metadata string that reaches this size: a part is made at a stretch."""
+
 _MILESTONES_MAX = 512
 _STATES = {state.proto: state for state in GroupState}
 
@@ -200,16 +201,13 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
         yield from items_of(group.incremental)
     for entry in group.history:
         yield snapshot_pb2.SnapshotItem(generation=entry.to_proto())
-    offsets = iter(group.offsets)
-    while chunk := list(islice(offsets, _ENTRIES_PER_ITEM)):
-        yield from _offset_items(chunk)
+    yield from _offset_items(group.offsets)
 
 
 def _offset_items(
-    offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+    offsets: Iterable[tuple[TopicPartition, CommittedOffset]],
 ) -> Iterator[snapshot_pb2.SnapshotItem]:
-    """One item, or several where it would be too large."""
-    states = snapshot_pb2.OffsetStates()
+    states, metadata_bytes = snapshot_pb2.OffsetStates(), 0
     for (topic, partition), found in offsets:
         states.offsets.add(
             offset=records_pb2.CommittedOffset(
@@ -222,12 +220,12 @@ def _offset_items(
             committed_at_ms=found.committed_at_ms,
             expire_at_ms=found.expire_at_ms,
         )
-    if states.ByteSize() <= ITEM_MAX_BYTES:
+        metadata_bytes += utf8_bytes(found.metadata)
+        if len(states.offsets) == _ENTRIES_PER_ITEM or metadata_bytes >= _METADATA_PER_ITEM_BYTES:
+            yield snapshot_pb2.SnapshotItem(offsets=states)
+            states, metadata_bytes = snapshot_pb2.OffsetStates(), 0
+    if states.offsets:
         yield snapshot_pb2.SnapshotItem(offsets=states)
-    else:
-        middle = len(offsets) // 2
-        yield from _offset_items(offsets[:middle])
-        yield from _offset_items(offsets[middle:])
 
 
 # --- reading

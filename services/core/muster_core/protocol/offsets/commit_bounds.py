@@ -39,14 +39,17 @@ class CommitBounds:
         self._context = context
         self._open: dict[str, _OnTheirWay] = {}
 
-    def excess(self, commit: records_pb2.OffsetCommitted, *, at_work: bool) -> tuple[ErrorCode, str] | None:
+    def excess(
+        self, commit: records_pb2.OffsetCommitted, size_bytes: int, *, at_work: bool
+    ) -> tuple[ErrorCode, str] | None:
         """What is too much with a commit, the code first; None: nothing, or it brings nothing new.
 
         Args:
             commit: the record that would be stored.
+            size_bytes: its size.
             at_work: whether a member sends it that the log knows.
         """
-        number, most_bytes = len(commit.offsets), _most_bytes(commit)
+        number, most_bytes = len(commit.offsets), _most_bytes(commit, size_bytes)
         group = self._context.groups.get(commit.group_id)
         offsets = NOTHING if group is None else group.offsets
         held, held_bytes = self._held(commit.group_id, offsets)
@@ -68,9 +71,9 @@ class CommitBounds:
             return error_code.COORDINATOR_NOT_AVAILABLE, full
         return None
 
-    def opened(self, commit: records_pb2.OffsetCommitted) -> tuple[int, int]:
+    def opened(self, commit: records_pb2.OffsetCommitted, size_bytes: int) -> tuple[int, int]:
         """Counts a commit that goes to the log; returns the argument for `closed`."""
-        size = (len(commit.offsets), _most_bytes(commit))
+        size = (len(commit.offsets), _most_bytes(commit, size_bytes))
         on_their_way = self._open.get(commit.group_id)
         if on_their_way is None:
             on_their_way = self._open[commit.group_id] = _OnTheirWay()
@@ -100,9 +103,9 @@ class CommitBounds:
         return len(offsets) + on_their_way.offsets, offsets.held_bytes + on_their_way.bytes
 
 
-def _most_bytes(commit: records_pb2.OffsetCommitted) -> int:
+def _most_bytes(commit: records_pb2.OffsetCommitted, size_bytes: int) -> int:
     """What it takes in memory if all of it is new, or a little more."""
-    return OFFSET_BYTES * len(commit.offsets) + commit.ByteSize()
+    return OFFSET_BYTES * len(commit.offsets) + size_bytes
 
 
 def _growth(commit: records_pb2.OffsetCommitted, offsets: OffsetStore) -> tuple[int, int]:

@@ -23,8 +23,6 @@ from muster_core.protocol.offsets.commit_bounds import CommitBounds
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
-    RECORD_MAX_BYTES,
-    RECORD_PART_BYTES,
     in_appends,
     utf8_bytes,
 )
@@ -39,8 +37,8 @@ _OTHER_COMMIT = (
 )
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
 
-_SURELY_SMALL = 100
-"""A commit of so many partitions fits into a record, whatever their names and metadata."""
+_PART_BYTES = 256 << 10
+"""Of a commit that is larger each record has about this size."""
 
 _RetryKey = tuple[str, str, int]
 """Group, member and number of a commit."""
@@ -223,10 +221,11 @@ class OffsetCommits:
         if not commit.offsets:
             self._context.reply(call.call_id, response)
             return
-        if (excess := self._bounds.excess(commit, at_work=known)) is not None:
+        size_bytes = commit.ByteSize()
+        if (excess := self._bounds.excess(commit, size_bytes, at_work=known)) is not None:
             self._context.refuse(call.call_id, *excess)
             return
-        records = _in_parts(record)
+        records = _in_parts(record, size_bytes)
         if len(records) > 1 and len(list(in_appends(records))) > 1:
             text = f"the commit takes more than the {APPEND_MAX_BYTES} bytes that the log takes at a time"
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
@@ -236,7 +235,7 @@ class OffsetCommits:
             if member is not None:
                 member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
-        size = self._bounds.opened(commit)
+        size = self._bounds.opened(commit, size_bytes)
         answer = partial(self._stored, call, request, retry_key, response, size)
         self._deletions.note_before(topic_of(topic.name) for topic in request.topics)
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
@@ -329,17 +328,20 @@ class OffsetCommits:
         return response
 
 
-def _in_parts(record: records_pb2.Record) -> list[records_pb2.Record]:
-    """A commit as the records that hold it; its number is in the last one, so that it is there once."""
-    if len(record.offset_committed.offsets) <= _SURELY_SMALL or record.ByteSize() <= RECORD_MAX_BYTES:
+def _in_parts(record: records_pb2.Record, commit_bytes: int) -> list[records_pb2.Record]:
+    """A commit as the records that hold it; its number is in the last one, so that it is there once.
+
+    All are stored together. Who reads the log takes it in record by record, each at a stretch (LIM-56).
+    """
+    if commit_bytes <= _PART_BYTES:
         return [record]
     empty, parts = records_pb2.Record(), list[records_pb2.Record]()
     empty.CopyFrom(record)
     empty.offset_committed.ClearField("offsets")
     empty.offset_committed.member_seq = 0
-    size_bytes = RECORD_PART_BYTES
+    size_bytes = _PART_BYTES
     for entry in record.offset_committed.offsets:
-        if size_bytes >= RECORD_PART_BYTES:
+        if size_bytes >= _PART_BYTES:
             part, size_bytes = records_pb2.Record(), 0
             part.CopyFrom(empty)
             parts.append(part)

@@ -8,10 +8,8 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.protocol.context import ShardContext, nothing_follows
-from muster_core.protocol.topics.tombstones import offset_tombstones
+from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones
 from muster_core.state.published import TopicPartition
-
-_STEP_BYTES = 1 << 14
 
 
 class RemovedPartitions:
@@ -38,7 +36,7 @@ class RemovedPartitions:
         if new and (note := self._note(new)):
             records.append(note)
         if records:
-            self._context.append(records, nothing_follows, step_bytes=_STEP_BYTES)
+            self._context.append(records, nothing_follows, step_bytes=STEP_BYTES)
 
     def _tombstones(self, removed: frozenset[TopicPartition]) -> Iterator[records_pb2.Record]:
         context = self._context

@@ -15,8 +15,11 @@ _NUMBER_BYTES = 16
 _TOPIC_BYTES = 160
 """What is counted for a topic: to carry it out takes as long as ten partitions."""
 
-_TOMBSTONE_BYTES = 1 << 16
-"""Size, as counted, after which another tombstone begins: to apply one takes about five milliseconds."""
+_TOMBSTONE_BYTES = 1 << 14
+"""Size, as counted, after which another tombstone begins: to apply one takes about a millisecond."""
+
+STEP_BYTES = 1 << 12
+"""Removals that are carried out at a time where there are many: a tombstone, or some small ones."""
 
 
 def offset_tombstones(

@@ -13,11 +13,8 @@ from muster_core.features import Feature
 from muster_core.log.snapshot import Covered
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext, nothing_follows
-from muster_core.protocol.topics.tombstones import offset_tombstones, tombstones_by_topic
+from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones, tombstones_by_topic
 from muster_core.state.published import TopicPartition, partitions_in
-
-_STEP_BYTES = 1 << 14
-"""Removals that are carried out at a time: of some thousand offsets, or one tombstone."""
 
 
 class TopicDeletions:
@@ -71,9 +68,9 @@ class TopicDeletions:
         ):
             records.append(self._seen(deleted))
             context.deletions.append(deleted)
-            context.append(records, self._noted, step_bytes=_STEP_BYTES)
+            context.append(records, self._noted, step_bytes=STEP_BYTES)
         elif records:
-            context.append(records, nothing_follows, step_bytes=_STEP_BYTES)
+            context.append(records, nothing_follows, step_bytes=STEP_BYTES)
 
     def _since(self, event: TopicsChanged, catalog: Catalog) -> Position:
         """Up to where deletions were carried out before an event."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from muster_core.state.published import TopicPartition
 
-PORTION = 10_000
-"""Partitions that are put in order at a time."""
+PORTION = 4_000
+"""Partitions that are put in order at a time, in some milliseconds."""
 
 _GONE_SHARE = 4
 """Once one number of so many of a topic is gone, its list is made anew, before more are put in order."""
