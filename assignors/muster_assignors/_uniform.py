@@ -6,7 +6,7 @@ members want the same topics, or they do not. `assign_uniform_by_weight` is ours
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import filterfalse, islice, repeat
 
 from muster_assignors._java import in_text_order, text_order
 from muster_assignors._snapshot import Assignment, GroupSnapshot, MemberSnapshot, TopicPartition
@@ -59,13 +59,13 @@ def even_shares(
     every = [
         partition for topic in in_text_order(numbers) for partition in zip(repeat(topic), numbers[topic])
     ]
-    there = frozenset(every)
     taken = frozenset[tuple[str, int]]().union(*owned.values())
-    free = [partition for partition in every if partition not in taken] if not there <= taken else []
+    free = list(filterfalse(taken.__contains__, every))
+    all_there = len(taken) == len(every) - len(free)
+    there = frozenset[tuple[str, int]]() if all_there else frozenset(every)
     quota, extras = divmod(len(every), len(owned))
     shares: dict[str, Collection[tuple[str, int]]] = {}
     unfilled: list[tuple[str, int]] = []
-    all_there = taken <= there
     for left, name in zip(range(len(owned), 0, -1), in_text_order(owned), strict=True):
         has_extra = extras > 0
         room = quota + has_extra

@@ -66,7 +66,7 @@ def test_who_names_others_in_the_place_of_its_topics_is_counted_with_what_is_lef
     assert says(second, "w", "x", "y").error_code == error_code.INVALID_REQUEST
     assert not says(first, "w").error_code
     assert not says(second, "t", "u", "v", "x").error_code
-    assert incremental_of(cluster).subscriptions == dict.fromkeys(("t", "u", "v", "w", "x"), 1)
+    assert incremental_of(cluster).tally.topics == dict.fromkeys(("t", "u", "v", "w", "x"), 1)
 
 
 def test_a_static_member_takes_the_topics_of_its_place_over() -> None:
@@ -77,7 +77,7 @@ def test_a_static_member_takes_the_topics_of_its_place_over() -> None:
     after = NumberedMember(cluster, "b", instance="i")
     joined = incremental_of(cluster).members["a"].joined
     assert not says(after, *"abcde", joins=True, replaces=joined).error_code
-    assert incremental_of(cluster).listed == MOST
+    assert incremental_of(cluster).tally.listed == MOST
 
 
 def test_the_lists_of_all_members_together_are_bounded_too() -> None:
@@ -90,7 +90,7 @@ def test_the_lists_of_all_members_together_are_bounded_too() -> None:
     again = NumberedMember(cluster, "m0")
     again.seq, again.epoch = 1, incremental_of(cluster).members["m0"].epoch
     assert not says(again, "t", "u").error_code
-    assert incremental_of(cluster).listed == LISTS_MAX * MOST - 3
+    assert incremental_of(cluster).tally.listed == LISTS_MAX * MOST - 3
 
 
 def test_what_was_stored_is_loaded_whatever_the_limit() -> None:
@@ -99,7 +99,7 @@ def test_what_was_stored_is_loaded_whatever_the_limit() -> None:
     after = incremental_shard(
         records=cluster.log, config=GroupConfig(incremental_assignment_interval_ms=0, max_topics=1)
     )
-    assert incremental_of(after).listed == MOST
+    assert incremental_of(after).tally.listed == MOST
     (member,) = members(after, "a")
     member.seq, member.epoch = 1, incremental_of(after).members["a"].epoch
     assert not member.beat().error_code
@@ -111,11 +111,11 @@ def test_a_heartbeat_that_names_no_topics_copies_nothing_of_those_that_are_named
     (member,) = members(cluster, "a")
     says(member, "t", "u", joins=True)
     group = incremental_of(cluster)
-    assert group.draft().subscriptions is group.subscriptions
+    assert group.draft().tally.topics is group.tally.topics
     draft = group.draft()
     draft.remove("a")
-    assert (dict(draft.subscriptions), draft.listed) == ({}, 0)
-    assert (dict(group.subscriptions), group.listed) == ({"t": 1, "u": 1}, 2)
+    assert (dict(draft.tally.topics), draft.tally.listed) == ({}, 0)
+    assert (dict(group.tally.topics), group.tally.listed) == ({"t": 1, "u": 1}, 2)
 
 
 @pytest.mark.parametrize(("names", "is_aside"), [(100, False), (2_000, True)])

@@ -87,7 +87,7 @@ def test_a_replay_has_what_one_decision_made() -> None:
     group = incremental_of(cluster)
     assert dict(again.members) == dict(group.members)
     assert dict(again.wanting) == dict(group.wanting)
-    assert again.subscriptions == group.subscriptions == {"t": 10}
+    assert again.tally.topics == group.tally.topics == {"t": 10}
     assert {token for member in again.members.values() for token in member.held.values()}
 
 

@@ -9,7 +9,6 @@ settles, every call is answered, and the log is checked as `muster verify` does.
 
 import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -35,6 +34,7 @@ from muster_core.events import (
 )
 from muster_core.incremental.group import IncrementalGroup, IncrementalGroupState
 from muster_core.incremental.member import Member
+from muster_core.incremental.tally import Tally
 from muster_core.position import Position
 from muster_core.protocol.room import Room
 from muster_core.shard import Shard
@@ -483,9 +483,11 @@ def _check_itself(group: IncrementalGroup) -> None:
     wanting = {one: member.member_id for member in members for one in member.target}
     if group.wanting != wanting:
         raise Differs(f"wanting: {group.wanting}, of members {wanting}")
-    named = Counter(topic for member in members for topic in member.told.topics)
-    if (dict(group.subscriptions), group.listed) != (dict(named), named.total()):
-        raise Differs(f"subscriptions: {group.subscriptions}, of members {named}")
+    tally = Tally()
+    for member in members:
+        tally.exchange(None, member.told)
+    if group.tally != tally:
+        raise Differs(f"counted: {group.tally}, of members {tally}")
     if group.held_bytes < 0:
         raise Differs("the group holds fewer bytes than none")
 

@@ -1,6 +1,5 @@
 """An incremental group, as the log has it, and drafts of what a decision makes of it."""
 
-from collections import Counter
 from collections.abc import Collection, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import replace
 from enum import StrEnum
@@ -11,6 +10,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import NONE, TopicPartition
 from muster_core.incremental.rollout import Hold
+from muster_core.incremental.tally import Tally
 from muster_core.position import NOWHERE, Position
 
 _Key = TypeVar("_Key")
@@ -50,8 +50,7 @@ class IncrementalGroup:
             was given before it is of the topic that is gone.
         expressions: what members subscribe to by expressions → the topics that it matches; one that is
             missing is not resolved yet and matches nothing.
-        subscriptions: how many members name a topic.
-        listed: names in the lists of all members together.
+        tally: what its members say of themselves, counted.
         held_bytes: about what its members hold in memory.
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
@@ -69,9 +68,8 @@ class IncrementalGroup:
         self.statics: MutableMapping[str, str] = {}
         self.renewed: Mapping[str, Position] = {}
         self.expressions: MutableMapping[str, frozenset[str]] = {}
-        self.subscriptions: Counter[str] = Counter()
-        self._shares_subscriptions = False
-        self.listed = 0
+        self.tally = Tally()
+        self._shares_tally = False
         self.held_bytes = 0
         self.converted = NOWHERE
         self.converted_generation = 0
@@ -89,8 +87,7 @@ class IncrementalGroup:
         copy.renewed, copy.hold = self.renewed, self.hold
         copy.converted, copy.converted_generation = self.converted, self.converted_generation
         copy.expressions = _Overlay(self.expressions)
-        copy.subscriptions, copy.listed = self.subscriptions, self.listed
-        copy._shares_subscriptions = True
+        copy.tally, copy._shares_tally = self.tally, True
         return copy
 
     @property
@@ -133,7 +130,7 @@ class IncrementalGroup:
     @property
     def has_stream_members(self) -> bool:
         """Whether somebody is stepped as soon as something changes."""
-        return any(member.told.on_session for member in self.members.values())
+        return self.tally.on_session > 0
 
     @property
     def freed(self) -> frozenset[TopicPartition]:
@@ -168,18 +165,13 @@ class IncrementalGroup:
             self.statics[instance_id] = member_id
 
     def _note(self, before: Member | None, after: Member | None) -> None:
-        """Notes what a member names, and what its target has, in the place of what it did."""
-        named = before.told.topics if before is not None else _NO_TOPICS
-        names = after.told.topics if after is not None else _NO_TOPICS
-        if names is not named and names != named:
-            if self._shares_subscriptions:  # a group may name ten thousand topics, and most heartbeats none
-                self.subscriptions, self._shares_subscriptions = Counter(self.subscriptions), False
-            self.listed += len(names) - len(named)
-            self.subscriptions.update(names - named)
-            for topic in named - names:
-                self.subscriptions[topic] -= 1
-                if not self.subscriptions[topic]:
-                    del self.subscriptions[topic]
+        """Notes what a member says, and what its target has, in the place of what it did."""
+        told_before = before.told if before is not None else None
+        told = after.told if after is not None else None
+        if told is not told_before:
+            if self._shares_tally:  # a group may name ten thousand topics, and most heartbeats none
+                self.tally, self._shares_tally = self.tally.copy(), False
+            self.tally.exchange(told_before, told)
         wanted = before.target if before is not None else NONE
         wants = after.target if after is not None else NONE
         if wants is not wanted:
@@ -234,11 +226,17 @@ class IncrementalGroup:
         """Whether all members subscribe to the same topics, by name or by an expression."""
         if self.expressions:
             return len({self.topics_of(member.told) for member in self.members.values()}) == 1
-        return all(count == len(self.members) for count in self.subscriptions.values())
+        return self.names_alike
+
+    @property
+    def names_alike(self) -> bool:
+        """Whether all members name the same topics."""
+        everybody = len(self.members)
+        return all(count == everybody for count in self.tally.topics.values())
 
     def uses(self, expression: str) -> bool:
         """Whether a member subscribes to an expression."""
-        return any(member.told.topic_regex == expression for member in self.members.values())
+        return expression in self.tally.expressions
 
     def resolve(self, expression: str, topics: frozenset[str]) -> None:
         """Notes what an expression matches.

@@ -333,8 +333,8 @@ class Turn:
             if expressions is None
             else expressions.fault_of(told.topic_regex)
         )
-        used = {member.told.topic_regex for member in self._decision.group.members.values()}
-        if not fault and len(used - {"", told.topic_regex}) >= EXPRESSIONS_MAX:
+        used = self._decision.group.tally.expressions.keys()
+        if not fault and len(used - {told.topic_regex}) >= EXPRESSIONS_MAX:
             fault = f"the group has its limit of {EXPRESSIONS_MAX} expressions"
         if fault:
             raise Refused(error_code.INVALID_REGULAR_EXPRESSION, fault)

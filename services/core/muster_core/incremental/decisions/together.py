@@ -115,10 +115,10 @@ def _check_names(group: IncrementalGroup, request: ConsumerGroupHeartbeatRequest
     replaced = group.static_member(request.group_instance_id) if request.group_instance_id else None
     member = replaced or group.members.get(request.member_id)
     before = member.told.topics if member is not None else frozenset[str]()
-    names, known = frozenset(request.topics.names), group.subscriptions
+    names, known = frozenset(request.topics.names), group.tally.topics
     new = len(names - known.keys())
     named = len(known) + new - sum(known[name] == 1 for name in before - names)
-    listed = group.listed + len(names) - len(before)
+    listed = group.tally.listed + len(names) - len(before)
     for count, limit, what in (
         (named if new else 0, most, "different topics"),
         (listed if len(names) > len(before) else 0, LISTS_MAX * most, "topics in all lists together"),

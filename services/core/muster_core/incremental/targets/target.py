@@ -1,6 +1,5 @@
 """What the members of a group should have: what an assignor is asked, and what is made of its answer."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,8 +33,8 @@ class Topics:
 
     def numbers(self, topic: str) -> list[int]:
         """The partitions of a topic, in order; none: there is no such topic."""
-        removed = self.removed.get(topic, ())
-        return [number for number in range(self.partitions.get(topic, 0)) if number not in removed]
+        numbers, removed = range(self.partitions.get(topic, 0)), self.removed.get(topic)
+        return [number for number in numbers if number not in removed] if removed else list(numbers)
 
     def hash_of(self, names: Collection[str]) -> bytes:
         """Changes when a topic is another one, or its partitions are others, or others in weights or zones.
@@ -146,7 +145,7 @@ def changes_of(question: Question, answer: Mapping[str, Collection[TopicPartitio
 
 def subscribed_topics(group: IncrementalGroup) -> frozenset[str]:
     """What the members subscribe to, by name or by an expression, also what does not exist."""
-    return frozenset(group.subscriptions).union(*group.expressions.values())
+    return frozenset(group.tally.topics).union(*group.expressions.values())
 
 
 def preferred_assignor(group: IncrementalGroup, assignors: Iterable[str]) -> str:
@@ -157,13 +156,10 @@ def preferred_assignor(group: IncrementalGroup, assignors: Iterable[str]) -> str
         assignors: names of those that there are, the default first.
     """
     names = tuple(assignors)
-    default = next(iter(names), "")
-    votes = Counter(
-        member.told.server_assignor
-        for member in group.members.values()
-        if member.told.server_assignor in names
+    votes = group.tally.assignors
+    return min(
+        votes.keys() & set(names), key=lambda name: (-votes[name], name), default=next(iter(names), "")
     )
-    return min(votes, key=lambda name: (-votes[name], name), default=default)
 
 
 def are_alike(group: IncrementalGroup) -> bool | None:
@@ -172,20 +168,20 @@ def are_alike(group: IncrementalGroup) -> bool | None:
     Kafka 4.1 compares expressions, not what they match, and a heartbeat that raises no epoch goes by the
     members before it. Members whose requests name their joins are judged by what they subscribe to.
     """
-    if any(member.told.is_numbered for member in group.members.values()):
+    tally = group.tally
+    if tally.numbered:
         return None
-    told = [member.told for member in group.members.values()]
-    if not any(one.topic_regex for one in told):
-        return len({one.topics for one in told}) <= 1
-    return len({one.topic_regex for one in told}) == 1 and not any(one.topics for one in told)
+    if not tally.expressions:
+        return group.names_alike
+    return len(group.members) in tally.expressions.values() and not tally.topics
 
 
 def are_as_much(group: IncrementalGroup, topics: Topics) -> bool:
     """Whether all members and partitions count as much, wherever they are; an assignor is quicker then."""
-    names = subscribed_topics(group)
-    if not names.isdisjoint(topics.weights) or len({one.told.weight for one in group.members.values()}) > 1:
+    names, tally = subscribed_topics(group), group.tally
+    if not names.isdisjoint(topics.weights) or len(tally.weights) > 1:
         return False
-    return names.isdisjoint(topics.zones) or not any(one.told.rack_id for one in group.members.values())
+    return names.isdisjoint(topics.zones) or not tally.in_racks
 
 
 def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None = None) -> Question:
@@ -196,12 +192,11 @@ def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None =
         topics: the topics that there are.
         alike: see `are_alike`.
     """
-    candidates = {
-        member_id: member.candidate
-        if not member.told.topic_regex
-        else member.candidate._replace(topics=group.topics_of(member.told))
-        for member_id, member in sorted(group.members.items())
-    }
+    members = dict(group.members.items())
+    candidates = {member_id: members[member_id].candidate for member_id in sorted(members)}
+    if group.tally.expressions:
+        for member_id, candidate in candidates.items():
+            candidates[member_id] = candidate._replace(topics=group.topics_of(members[member_id].told))
     names = sorted(subscribed_topics(group) & topics.partitions.keys())
     there = {name: topics.numbers(name) for name in names}
     return Question(

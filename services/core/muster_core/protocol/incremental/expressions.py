@@ -64,7 +64,7 @@ class ExpressionSearch:
         before = frozenset[str]() if group.incremental is None else frozenset(group.incremental.expressions)
         if before and context.now.boot_ms <= search.resolved_ms + _PAUSE_MS:
             return
-        used = {member.told.topic_regex for member in draft.members.values()} - {""}
+        used = draft.tally.expressions.keys()
         # As in Kafka: that one came for another is not seen by the heartbeat that brings it.
         if used and (len(used) != len(before) or search.stale):
             search.number = next(self._numbers)

@@ -132,7 +132,7 @@ class Targets:
     def _is_large(self, of: Group, group: IncrementalGroup) -> bool:
         """Whether an assignment would hold up a turn of the shard."""
         room, partitions = self._context.room, self._context.catalog.partitions
-        names = group.listed + sum(map(len, group.expressions.values()))
+        names = group.tally.listed + sum(map(len, group.expressions.values()))
         size = len(group.members) + names // _NAMES_AS_ONE
         if size > room.at_once_max * room.alike_factor:
             return True
