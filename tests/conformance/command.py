@@ -27,8 +27,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from conformance import traces, traces_grpc, traces_incremental, traces_judge
+from conformance import traces, traces_grpc, traces_incremental, traces_incremental_grpc, traces_judge
 from conformance.traces import Script
+from conformance.traces_incremental import IncrementalScript, IncrementalVerdict
 from conformance.traces_judge import Verdict
 
 HERE = Path(__file__).resolve().parent
@@ -200,13 +201,11 @@ def run_incremental_traces(path: Path) -> tuple[int, int, list[str]]:
     scripts = traces_incremental.load(path)
     verdicts = [traces_incremental.judge(script) for script in scripts]
     print(f"\nin virtual time: {traces_incremental.summary(verdicts)}")
-    different = [
-        f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}):\n"
-        f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"
-        for script, verdict in zip(scripts, verdicts, strict=True)
-        if verdict.step is not None
-    ]
-    return len(scripts), sum(bool(verdict.needed) for verdict in verdicts), different
+    return (
+        len(scripts),
+        sum(bool(verdict.needed) for verdict in verdicts),
+        _differences(scripts, verdicts),
+    )
 
 
 def run_classic_traces(path: Path | None) -> tuple[int, int, list[str]]:
@@ -220,6 +219,15 @@ def run_classic_traces(path: Path | None) -> tuple[int, int, list[str]]:
 
 def run_traces_on_processes(path: Path | None, count: int | None) -> list[str]:
     """Plays so many scripts over real gRPC on processes, or the usual sample; returns what differs."""
+    if path is None:
+        return _classic_on_processes(None, count) + _incremental_on_processes(
+            traces_incremental.VECTORS, count
+        )
+    play = _incremental_on_processes if traces_incremental.holds(path) else _classic_on_processes
+    return play(path, count)
+
+
+def _classic_on_processes(path: Path | None, count: int | None) -> list[str]:
     chosen, passed_over = traces_grpc.sample(traces.load(path), count or traces_grpc.SAMPLE)
     with TemporaryDirectory() as folder:
         played = asyncio.run(traces_grpc.play_on_processes(Path(folder), chosen))
@@ -227,12 +235,30 @@ def run_traces_on_processes(path: Path | None, count: int | None) -> list[str]:
     for way, verdicts in played.items():
         print(f"\non processes, by {way}: {traces_judge.summary(verdicts)}")
         faults += _differences([each.script for each in chosen], verdicts, f", by {way}")
-    for reason, number in passed_over.items():
-        print(f"  {number:4} passed over: {reason}")
+    _print_passed_over(passed_over)
     return faults
 
 
-def _differences(scripts: Sequence[Script], verdicts: Sequence[Verdict], where: str = "") -> list[str]:
+def _incremental_on_processes(path: Path, count: int | None) -> list[str]:
+    scripts = traces_incremental.load(path)
+    chosen, passed_over = traces_incremental_grpc.sample(scripts, count or traces_incremental_grpc.SAMPLE)
+    with TemporaryDirectory() as folder:
+        verdicts = asyncio.run(traces_incremental_grpc.play_on_processes(Path(folder), chosen))
+    print(f"\non processes, by unary calls: {traces_incremental.summary(verdicts)}")
+    _print_passed_over(passed_over)
+    return _differences(chosen, verdicts, ", by unary calls")
+
+
+def _print_passed_over(passed_over: Counter[str]) -> None:
+    for reason, number in passed_over.items():
+        print(f"  {number:4} passed over: {reason}")
+
+
+def _differences(
+    scripts: Sequence[Script | IncrementalScript],
+    verdicts: Sequence[Verdict | IncrementalVerdict],
+    where: str = "",
+) -> list[str]:
     return [
         f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}){where}:\n"
         f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"

@@ -35,7 +35,8 @@ DIFFERENCES: dict[str, str] = {}
 
 GROUP = "g"
 MAX_SIZE = 4
-_TOPICS = {"t": 4, "u": 2}
+TOPICS = {"t": 4, "u": 2}
+"""Topics that every script finds, and their partitions."""
 _GROWING = "g"
 
 
@@ -115,10 +116,12 @@ class IncrementalPlayer:
 
     Args:
         script: what to play.
+        step_ms: how long each step takes.
     """
 
-    def __init__(self, script: IncrementalScript) -> None:
+    def __init__(self, script: IncrementalScript, step_ms: int = 0) -> None:
         self._script = script
+        self._step_ms = step_ms
         config = GroupConfig(
             incremental_session_timeout_ms=script.session_ms,
             incremental_heartbeat_interval_ms=script.interval_ms,
@@ -130,8 +133,8 @@ class IncrementalPlayer:
         self._catalog_offset = 2
         self._incarnations = {"t": 1, "u": 2}
         self._deletions: dict[str, int] = {}
-        self._partitions = dict(_TOPICS)
-        self._tell_catalog(frozenset(_TOPICS))
+        self._partitions = dict(TOPICS)
+        self._tell_catalog(frozenset(TOPICS))
         if script.growing:
             self._grow(script.growing)
 
@@ -140,6 +143,8 @@ class IncrementalPlayer:
         return [self._play(step) for step in self._script.steps]
 
     def _play(self, step: Step) -> Answer | None:
+        if self._step_ms:
+            self.cluster.advance(self._step_ms)
         if step.operation == "wait":
             self.cluster.advance(step.argument)
         elif step.operation == "topic":
@@ -166,10 +171,10 @@ class IncrementalPlayer:
         self.cluster.feed(TopicsChanged(changed, catalog=catalog))
 
 
-def request_of(step: Step) -> GroupRequest:
-    """The call that a step makes."""
+def request_of(step: Step, group_id: str = GROUP) -> GroupRequest:
+    """The call that a step makes, to a group unless it names another one."""
     argument: Mapping[str, Any] = step.argument
-    group_id = argument.get("group", GROUP)
+    group_id = argument.get("group", group_id)
     member_id = argument.get("id", step.label)
     if step.operation == "heartbeat":
         return _heartbeat(group_id, member_id, argument)
@@ -296,8 +301,12 @@ class IncrementalVerdict:
 
 
 def judge(script: IncrementalScript) -> IncrementalVerdict:
-    """Plays a script; says where it differs first."""
-    played = IncrementalPlayer(script).play()
+    """Plays a script in virtual time; says where it differs first."""
+    return compare(script, IncrementalPlayer(script).play())
+
+
+def compare(script: IncrementalScript, played: Sequence[Answer | None]) -> IncrementalVerdict:
+    """Says where the answers to the steps of a script differ first."""
     for number, (expected, got) in enumerate(zip(script.answers, played, strict=True)):
         if expected != got:
             return IncrementalVerdict("", number, expected, got)

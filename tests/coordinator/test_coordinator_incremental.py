@@ -373,6 +373,21 @@ async def test_what_a_member_can_use_in_a_classic_group_is_bounded(
         await member.join()
 
 
+@pytest.mark.row("HQ-08")
+async def test_calls_that_kafka_takes_are_judged_by_the_core_and_not_by_their_form(
+    single: RealCluster,
+) -> None:
+    """A topic that is named twice is named once; an empty group id has an error of its own."""
+    coordinator = await begun(single)
+    caller = single.caller(coordinator)
+    member = IncrementalCaller(caller, GROUP)
+    assert not (await member.join(("t", "t"))).error_code
+    await settled(member)
+    assert len(member.owned) == PARTITIONS
+    nowhere = IncrementalCaller(caller, "")
+    assert (await nowhere.join()).error_code == error_code.INVALID_REQUEST
+
+
 async def test_holds_are_told_to_operators(single: RealCluster) -> None:
     coordinator = await begun(single)
     caller = single.caller(coordinator)

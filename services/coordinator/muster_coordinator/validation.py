@@ -354,7 +354,6 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
             _text(report, f"classic_protocols[{index}]", name, required=True)
     _process(report, request.process_id)
     if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):
-        _once(report, "topics.names", "", request.topics.names)
         for index, name in enumerate(request.topics.names):
             _topic(report, f"topics.names[{index}]", name)
     _partitions(report, "owned.topics", request.owned.topics, OWNED_MAX, OWNED_MAX)

@@ -221,8 +221,10 @@ class Calls:
 
     async def _single(self, request: Any, shard_count: int, host: str) -> GroupResponse:
         if not request.group_id and not isinstance(request, coordinator_pb2.OffsetCommitRequest):
-            # No shard owns the empty id, so no owner needs to be asked (conformance GV-02).
-            return refusal(request, error_code.INVALID_GROUP_ID, 0, _NO_GROUP_ID)
+            # No shard owns the empty id, so no owner needs to be asked (conformance GV-02, HQ-08).
+            incremental = isinstance(request, ConsumerGroupHeartbeatRequest)
+            code = error_code.INVALID_REQUEST if incremental else error_code.INVALID_GROUP_ID
+            return refusal(request, code, 0, _NO_GROUP_ID)
         return await self.call(shard_of(request.group_id, shard_count), request, host)
 
     async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
