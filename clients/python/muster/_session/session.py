@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -38,6 +38,8 @@ CLIENT_ID = "muster-python"
 
 
 _AGAIN = (How.BROKEN, How.AGED)
+
+Response = TypeVar("Response", bound=GroupResponse)
 
 
 class Session:
@@ -116,11 +118,14 @@ class Session:
 
     # For calls
 
-    async def call(self, request: GroupRequest, timeout_ms: int, connection: int = 0) -> GroupResponse:
+    async def call(
+        self, request: GroupRequest, response_type: type[Response], timeout_ms: int, connection: int = 0
+    ) -> Response:
         """Makes a call and returns its answer. If the stream breaks it is repeated on the next one.
 
         Args:
             request: the call.
+            response_type: of its answer.
             timeout_ms: how long it may take.
             connection: number of the member's connection; such a call ends with its stream. 0: it has none.
 
@@ -129,8 +134,12 @@ class Session:
             Overloaded: too many calls are open here, or the server asks to come back later.
             RequestRefused: the request is wrong or not allowed.
             SessionEnded: the server takes no stream.
+            TypeError: the answer is one to another kind of call.
         """
-        return await self._calls.call(request, timeout_ms, connection)
+        response = await self._calls.call(request, timeout_ms, connection)
+        if not isinstance(response, response_type):
+            raise TypeError(f"{type(request).__name__} was answered {type(response).__name__}")
+        return response
 
     # Its own life
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from muster_protos.muster.v1 import incremental_pb2
@@ -75,14 +76,8 @@ class SessionTransport:
         """See `muster._session.transport.Transport`."""
         session = self.at(address) if fits(request) and type(request) is not _NUMBERED else None
         if session is not None:
-            try:
-                response = await session.call(request, timeout_ms)
-            except SessionEnded:
-                pass
-            else:
-                if not isinstance(response, response_type):
-                    raise TypeError(f"{type(request).__name__} was answered {type(response).__name__}")
-                return response
+            with suppress(SessionEnded):
+                return await session.call(request, response_type, timeout_ms)
         return await self._unary.call(address, request, response_type, timeout_ms=timeout_ms)
 
     def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:

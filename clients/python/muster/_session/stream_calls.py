@@ -1,5 +1,6 @@
 """The calls of a member of an incremental group, on the stream to whichever coordinator serves the group."""
 
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from muster_protos.muster.v1 import common_pb2, session_pb2
@@ -80,14 +81,8 @@ class StreamCalls:
                 self._session = session
                 self._connection += 1
                 session.carry(self._key, self)
-            try:
-                response = await session.call(request, timeout_ms, self._connection)
-            except SessionEnded:
-                pass
-            else:
-                if not isinstance(response, response_type):
-                    raise TypeError(f"{type(request).__name__} was answered {type(response).__name__}")
-                return response
+            with suppress(SessionEnded):
+                return await session.call(request, response_type, timeout_ms, self._connection)
         self.leave()
         return await self._streams.call(address, request, response_type, timeout_ms=timeout_ms)
 
