@@ -1,21 +1,24 @@
 """What a caller or a prefix has in all at a coordinator, also after loads and deletions (LIM-61, LIM-62)."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
 import pytest
 from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
 from coordinator.incremental_caller import IncrementalCaller
 from coordinator.real_cluster import on_one_node
-from coordinator.session_client import Session, stable
+from coordinator.session_client import Session, call, stable
 from coordinator.test_coordinator_quotas import EXHAUSTED, OFF, commit, status
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, quotas_pb2, quotas_pb2_grpc
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import QuotaSettings
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +35,7 @@ total_groups = 3
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster_coordinator.api.counted_groups.LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr("muster_coordinator.api.counted_groups._GONE_S", 0.5)
+    monkeypatch.setattr("muster_coordinator.api.counted_groups._GONE_S", 2.0)
 
 
 @pytest.fixture
@@ -128,7 +131,7 @@ async def test_a_group_that_is_made_again_at_once_still_counts(coordinators: Coo
         delete = coordinator_pb2.DeleteGroupsRequest(group_ids=[name])
         _, code = await asyncio.gather(one.stub.DeleteGroups(delete, timeout=60), one.commit(name, 2))
         assert code == error_code.NONE
-    await asyncio.sleep(1.5)  # more than a group may be missing
+    await asyncio.sleep(3)  # more than a group may be missing
     assert (await shown(one))["one"] == (2, 0)
     assert await one.fetch(group_of(0, 0), group_of(0, 1)) == [(error_code.NONE, 2)] * 2
     assert await commits(one, 1, begin=4 * 2) == [EXHAUSTED]
@@ -225,6 +228,58 @@ async def test_the_groups_of_a_caller_have_so_many_committed_partitions(coordina
     assert await commits_in(one, group_of(1), 7) == OK, "there is room at once"
     await one.stub.DeleteGroups(coordinator_pb2.DeleteGroupsRequest(group_ids=[group_of(1)]), timeout=60)
     assert await commits_in(one, group_of(0), 8, 9) == OK
+
+
+async def test_calls_at_the_same_time_bring_no_more_than_one_after_the_other(
+    coordinators: Coordinators, tmp_path: Path
+) -> None:
+    """Also in groups of several shards, and where the caller and the prefix have totals."""
+    (tmp_path / "quotas.toml").write_text(OF_PREFIX.replace("total_groups = 3", "total_partitions = 6"))
+    one, *_ = await serving(coordinators, total_members=3, file=tmp_path / "quotas.toml")
+    session = await Session(one.channel).hello()
+    joins = [join_of(group_of(number % 2)) for number in range(20)]
+    commits = [commit(group_of(2 + number % 2), 1) for number in range(20)]
+    for number, request in enumerate(commits):
+        request.topics[0].partitions[0].partition = number
+    frames = [
+        call(number, consumer_group_heartbeat=one, connection=number) for number, one in enumerate(joins, 1)
+    ]
+    await session.send(*frames, *(call(number, offset_commit=one) for number, one in enumerate(commits, 21)))
+    replies = await session.until(lambda: len(session.said("reply")) == 40 and session.said("reply"))
+    well = Counter(reply.WhichOneof("response") for reply in replies)
+    assert well == {"consumer_group_heartbeat": 3, "offset_commit": 6, "refused": 31}
+    assert (await shown(one, "total_members"))["one"][0] == 3
+    assert (await shown(one, "total_partitions"))["g"][0] == 6
+    await session.close()
+
+
+async def test_members_that_wait_for_a_join_phase_count_once(coordinators: Coordinators) -> None:
+    one, *_ = await serving(coordinators, total_members=3)
+    first = await stable(one, group_of(0))
+    others = [asyncio.ensure_future(one.join(group_of(0), group_instance_id=name)) for name in "xy"]
+
+    async def are_there() -> bool:
+        return (await shown(one, "total_members"))["one"][0] == 3
+
+    await until(are_there, "they wait for the first member")
+    assert not any(task.done() for task in others)
+    assert await status(one.join(group_of(1))) == EXHAUSTED
+    leaving = coordinator_pb2.LeaveGroupRequest.Member(member_id=first.member_id)
+    await one.stub.LeaveGroup(
+        coordinator_pb2.LeaveGroupRequest(group_id=group_of(0), members=[leaving]), timeout=60
+    )
+    assert not any(answer.error_code for answer in await asyncio.gather(*others))
+    assert not (await one.join(group_of(1))).error_code, "there is room for one"
+    assert await status(one.join(group_of(1), group_instance_id="z")) == EXHAUSTED
+
+
+def join_of(group_id: str) -> ConsumerGroupHeartbeatRequest:
+    """A join of a new member of an incremental group."""
+    request = ConsumerGroupHeartbeatRequest(group_id=group_id, member_id=str(uuid4()), member_seq=1)
+    request.process_id, request.rebalance_timeout_ms = uuid4().bytes, 30_000
+    request.topics.names.append("t")
+    request.owned.SetInParent()
+    return request
 
 
 async def test_members_and_partitions_of_a_prefix_count_also_after_a_load(

@@ -39,6 +39,27 @@ def test_what_is_in_groups_counts_with_them(totals: Totals) -> None:
     assert totals.of("even") == totals.of("odd") == Total()
 
 
+def test_what_open_calls_may_bring_counts_until_it_has_come_or_they_end(totals: Totals) -> None:
+    first, second = totals.expect("even", 1, 0), totals.expect("even", 1, 0)
+    third = totals.expect("even", 0, 10)
+    assert (totals.of("even"), totals.with_coming("even")) == (Total(5), Total(5, 2, 10))
+    assert totals.with_coming("odd") == totals.of("odd")
+    totals.resize("g0", 1, 0)
+    assert totals.with_coming("even") == Total(5, 2, 10), "one has come, and is answered later"
+    first()
+    assert totals.with_coming("even") == Total(5, 2, 10), "one is to come"
+    second()
+    assert totals.with_coming("even") == Total(5, 1, 10), "it was refused"
+    totals.resize("g2", 0, 4)
+    assert totals.with_coming("even") == Total(5, 1, 10)
+    totals.resize("g2", 0, 0)
+    assert totals.with_coming("even") == Total(5, 1, 6), "what goes leaves room at once"
+    third()
+    assert totals.with_coming("even") == totals.of("even") == Total(5, 1, 0)
+    totals.resize("g2", 0, 7)
+    assert totals.with_coming("even") == Total(5, 1, 7)
+
+
 def test_all_are_given_some_at_a_time_whatever_changes_meanwhile(totals: Totals) -> None:
     assert totals.some(4) == [], "a round begins"
     seen = totals.some(4)

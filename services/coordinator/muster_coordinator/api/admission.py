@@ -23,12 +23,18 @@ _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that 
 )
 
 
-Admit = Callable[[Connection | None, GroupRequest, int], None]
-"""Counts a call of a connection, given its size in bytes; raises `ResourceExhausted`."""
+Ended = Callable[[], None]
+"""Called once a call was answered, or given up."""
+
+Admit = Callable[[Connection | None, GroupRequest, int], Ended | None]
+"""Counts a call of a connection, given its size in bytes; raises `ResourceExhausted`.
+
+It returns what is called at the end of the call; None: nothing is."""
 
 
-def admit_all(_connection: Connection | None, _request: GroupRequest, _size_bytes: int) -> None:
+def admit_all(_connection: Connection | None, _request: GroupRequest, _size_bytes: int) -> Ended | None:
     """Refuses nothing."""
+    return None
 
 
 class Admission:
@@ -58,8 +64,11 @@ class Admission:
         self._may = may
         self._begins = begins
 
-    def admit(self, connection: Connection | None, request: GroupRequest, size_bytes: int) -> None:
+    def admit(self, connection: Connection | None, request: GroupRequest, size_bytes: int) -> Ended | None:
         """Counts a call.
+
+        Returns:
+            What is called at its end, where it may add to what somebody has in all; None: nothing is.
 
         Raises:
             ResourceExhausted: it is too much; nothing of it was done.
@@ -72,7 +81,8 @@ class Admission:
         if begins:
             party = None if connection is None else connection.party
             quotas.may_have_group(party, group_id, counts_for_prefix=may_begin)
-        self._check_totals(connection, request, begins=begins)
+        begun_by = connection.party.name if begins and connection is not None else ""
+        adds = self._check_totals(request, begun_by)
         if connection is not None:
             if is_commit:
                 connection.take(Quota.COMMITS)
@@ -87,23 +97,28 @@ class Admission:
                 quotas.take_of_groups(Quota.NEW_GROUPS, group_id, 1)
         if may_begin:
             self._begins("" if connection is None else connection.party.name, group_id)
+        return None if adds is None else quotas.expect(*adds)
 
-    def _check_totals(self, connection: Connection | None, request: GroupRequest, *, begins: bool) -> None:
-        """Whoever the group counts for has room for the members or partitions that a call would add to it."""
+    def _check_totals(self, request: GroupRequest, begun_by: str) -> tuple[Quota, str, int, str] | None:
+        """Whoever the group counts for has room for the members or partitions that a call would add to it.
+
+        Returns:
+            What it may add, for `Quotas.expect`; None: nothing.
+        """
         if isinstance(request, coordinator_pb2.OffsetCommitRequest):
             quota, most = Quota.TOTAL_PARTITIONS, sum([len(topic.partitions) for topic in request.topics])
         elif _may_join(request):
             quota, most = Quota.TOTAL_MEMBERS, 1
         else:
-            return
+            return None
         group_id = group_of(request)
-        begun_by = connection.party.name if begins and connection is not None else ""
         if self._quotas.full_with(quota, group_id, most, begun_by) is None:
-            return  # nearly always, without a look at each partition
+            return quota, group_id, most, begun_by  # nearly always, without a look at each partition
         more = _added(request, self._group_of(group_id))
         full = self._quotas.full_with(quota, group_id, more, begun_by) if more else None
         if full is not None and self._may(request):
             raise full.refusal(quota, full.now_s())
+        return (quota, group_id, more, begun_by) if more else None
 
     def _begins_group(self, request: GroupRequest) -> bool:
         """Whether it may make a group: a first join, a commit of nobody's member, or settings."""

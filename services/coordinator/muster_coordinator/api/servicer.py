@@ -49,9 +49,13 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
         self._callers = callers
 
     async def _answer(self, request: Any, context: Any) -> Any:
-        self._admit(current_connection(), request, request.ByteSize())
+        ended = self._admit(current_connection(), request, request.ByteSize())
         host = self._callers.host(context)
-        answer = await self._answer_call(request, host)
+        try:
+            answer = await self._answer_call(request, host)
+        finally:
+            if ended is not None:
+                ended()
         encoded = await self._encoded(answer, host)
         return answer if encoded is None else encoded
 

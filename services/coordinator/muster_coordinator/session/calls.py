@@ -17,7 +17,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 from muster_runtime.rpc.quotas import current_connection
 from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhausted, Unimplemented, oversized
 
-from muster_coordinator.api.admission import Admit, admit_all
+from muster_coordinator.api.admission import Admit, Ended, admit_all
 from muster_coordinator.api.calls import LARGE_BYTES, Calls, check
 from muster_coordinator.api.rights import Verdict
 from muster_coordinator.session.encoding import reply_message
@@ -133,6 +133,7 @@ class StreamCalls:
         self._watch = watch
         self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
         self._working: dict[int, int] = {}
+        self._ends: dict[int, Ended] = {}
 
     def __len__(self) -> int:
         """Number of open calls."""
@@ -156,15 +157,7 @@ class StreamCalls:
             if len(self._open) >= self._max_open:
                 raise ResourceExhausted(f"the stream has {self._max_open:,} open calls", _RETRY_MS)
             request = getattr(call, kind)
-            limit_bytes = CALL_MAX_BYTES.get(kind, OTHER_CALL_MAX_BYTES)
-            if (size_bytes := request.ByteSize()) > limit_bytes:
-                raise oversized(limit_bytes)
-            self._count(request, size_bytes)
-            check(request)
-            if kind == _OF_INCREMENTAL_MEMBER:
-                self._check_room(request)
-            if self._connection is not None and (counted := self._connection.begin_work(size_bytes)):
-                self._working[call_id] = counted
+            self._let_in(call_id, kind, request)
         except Refused as error:
             self._refuse(call_id, error)
             return
@@ -198,12 +191,29 @@ class StreamCalls:
             pause_s += other_frames * _FRAME_S * connection.open_calls
         return pause_s
 
-    def _count(self, request: GroupRequest, size_bytes: int) -> None:
+    def _let_in(self, call_id: int, kind: str, request: Any) -> None:
+        """Counts a call that is in order.
+
+        Raises:
+            Refused: it is not, or is too much.
+        """
+        limit_bytes = CALL_MAX_BYTES.get(kind, OTHER_CALL_MAX_BYTES)
+        if (size_bytes := request.ByteSize()) > limit_bytes:
+            raise oversized(limit_bytes)
+        if (ended := self._count(request, size_bytes)) is not None:
+            self._ends[call_id] = ended
+        check(request)
+        if kind == _OF_INCREMENTAL_MEMBER:
+            self._check_room(request)
+        if self._connection is not None and (counted := self._connection.begin_work(size_bytes)):
+            self._working[call_id] = counted
+
+    def _count(self, request: GroupRequest, size_bytes: int) -> Ended | None:
         connection = self._connection
         try:
             if connection is not None:
                 connection.take_request(size_bytes)
-            self._admit(connection, request, size_bytes)
+            return self._admit(connection, request, size_bytes)
         except ResourceExhausted:
             self._over_quota += 1
             raise
@@ -211,7 +221,7 @@ class StreamCalls:
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked. Those that the trail tells of go on (ACC-08)."""
         calls, self._open = self._open, {}
-        for call_id in tuple(self._working):
+        for call_id in (*self._working, *self._ends):
             self._end_work(call_id)
         self._watch.cancel()
         for handle in calls.values():
@@ -304,6 +314,8 @@ class StreamCalls:
     def _end_work(self, call_id: int) -> None:
         if self._connection is not None:
             self._connection.end_work(self._working.pop(call_id, 0))
+        if (ended := self._ends.pop(call_id, None)) is not None:
+            ended()
 
     def _done(self, call_id: int) -> None:
         self._open.pop(call_id, None)

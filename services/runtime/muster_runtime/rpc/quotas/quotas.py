@@ -214,17 +214,41 @@ class Quotas:
             more: how many would come, at least one.
             begun_by: whom the group is going to count for, where it counts for nobody yet.
         """
-        caller, count = self.of_callers.whose(group_id) or begun_by, _TOTALS[quota]
+        caller, count = self._counts_for(group_id, begun_by), _TOTALS[quota]
         if caller:
             known = self._parties.get(caller)
             limits = self._limits_of(caller) if known is None else known.limits
-            if 0 < limits[quota.value] < count(self.of_callers.of(caller)) + more:
+            if 0 < limits[quota.value] < count(self.of_callers.with_coming(caller)) + more:
                 return self._party(caller)
         prefix = self._party_of_group(group_id) if self.has_groups else None
         if prefix is None:
             return None
-        has = count(self.of_prefixes.of(prefix.name))
+        has = count(self.of_prefixes.with_coming(prefix.name))
         return prefix if 0 < prefix.limits[quota.value] < has + more else None
+
+    def expect(self, quota: Quota, group_id: str, more: int, begun_by: str = "") -> Callable[[], None] | None:
+        """Counts what a call may add to a group that is about to be answered; see `full_with`.
+
+        Returns:
+            What is called once it was answered, or given up; None: it counts for nobody.
+        """
+        members, partitions = (more, 0) if quota is Quota.TOTAL_MEMBERS else (0, more)
+        prefix = self._party_of_group(group_id) if self.has_groups else None
+        caller = self._counts_for(group_id, begun_by)
+        of_caller = self.of_callers.expect(caller, members, partitions) if caller else None
+        if prefix is None:
+            return of_caller
+        of_prefix = self.of_prefixes.expect(prefix.name, members, partitions)
+
+        def ended() -> None:
+            of_prefix()
+            if of_caller is not None:
+                of_caller()
+
+        return ended
+
+    def _counts_for(self, group_id: str, begun_by: str) -> str:
+        return self.of_callers.whose(group_id) or begun_by
 
     def totals_of(self, party: Party) -> dict[Quota, int]:
         """What a caller, or a prefix, has in all, by quota."""

@@ -1,6 +1,7 @@
 """Which groups a process has of whom, and what is in them: all that a caller, or a prefix of groups, has."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 
@@ -32,12 +33,43 @@ class _Counted:
         self.partitions = 0
 
 
+class _Coming:
+    """What open calls may yet bring to somebody's groups: no more than those that are open ask for."""
+
+    __slots__ = ("asked_members", "asked_partitions", "members", "partitions")
+
+    def __init__(self) -> None:
+        self.asked_members = self.members = 0
+        self.asked_partitions = self.partitions = 0
+
+    def more(self, members: int, partitions: int) -> None:
+        """A call begins."""
+        self.asked_members += members
+        self.members += members
+        self.asked_partitions += partitions
+        self.partitions += partitions
+
+    def fewer(self, members: int, partitions: int) -> bool:
+        """A call ends; returns whether none is open."""
+        self.asked_members -= members
+        self.members = min(self.members, self.asked_members)
+        self.asked_partitions -= partitions
+        self.partitions = min(self.partitions, self.asked_partitions)
+        return not (self.asked_members or self.asked_partitions)
+
+    def came(self, members: int, partitions: int) -> None:
+        """So many more are there."""
+        self.members = max(0, self.members - max(members, 0))
+        self.partitions = max(0, self.partitions - max(partitions, 0))
+
+
 class Totals:
     """Groups by whom they count for; each counts for one at most, with all that is in it."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Counted] = {}
         self._of: dict[str, Total] = {}
+        self._coming: dict[str, _Coming] = {}
         self._round: Iterator[str] = iter(())
 
     def __len__(self) -> int:
@@ -46,6 +78,29 @@ class Totals:
     def of(self, name: str) -> Total:
         """What counts for somebody."""
         return self._of.get(name, _NOTHING)
+
+    def with_coming(self, name: str) -> Total:
+        """What counts for somebody, and what open calls may bring."""
+        has, coming = self.of(name), self._coming.get(name)
+        if coming is None:
+            return has
+        return Total(has.groups, has.members + coming.members, has.partitions + coming.partitions)
+
+    def expect(self, name: str, members: int, partitions: int) -> Callable[[], None]:
+        """A call begins that may bring so much to groups of somebody.
+
+        Returns:
+            What is called when it has ended, and what it has brought is there.
+        """
+        coming = self._coming.get(name)
+        if coming is None:
+            coming = self._coming[name] = _Coming()
+        coming.more(members, partitions)
+        return partial(self._expect_no_more, name, members, partitions)
+
+    def _expect_no_more(self, name: str, members: int, partitions: int) -> None:
+        if self._coming[name].fewer(members, partitions):
+            del self._coming[name]
 
     def whose(self, group_id: str) -> str:
         """Whom a group counts for; empty: nobody."""
@@ -88,6 +143,9 @@ class Totals:
         return found
 
     def _change(self, name: str, groups: int, members: int, partitions: int) -> None:
+        coming = self._coming.get(name)
+        if coming is not None:
+            coming.came(members, partitions)
         before = self.of(name)
         after = Total(before.groups + groups, before.members + members, before.partitions + partitions)
         if after.groups:
