@@ -206,6 +206,30 @@ async def test_an_owner_that_does_not_say_that_it_waits_removes_nobody_who_works
             log.check(cluster)
 
 
+async def test_what_was_taken_before_it_was_begun_is_free_though_a_callback_takes_long(
+    muster_cluster: LocalCluster,
+) -> None:
+    """INC-48: nothing that runs has to end for it."""
+    half = PARTITIONS // 2
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", half)
+        async with muster.Member(
+            connection,
+            group_id="g",
+            topics="t",
+            on_partitions_assigned=lambda _: asyncio.sleep(20),
+            **SETTINGS,
+        ) as slow:
+            await cluster.until(lambda: len(slow.partitions) == half)
+            await connection.alter_topic("t", PARTITIONS)
+            await cluster.advance(2)
+            assert len(slow.partitions) == half, "it is called back about the first ones still"
+            async with worker(cluster, Log(), "other") as other:
+                await cluster.until(lambda: len(other.numbers) == half, within_s=5)
+                assert other.numbers == tuple(range(half, PARTITIONS))
+
+
 async def test_one_that_is_killed_is_replaced_when_its_session_ends(muster_cluster: LocalCluster) -> None:
     log = Log()
     async with muster_cluster as cluster, worker(cluster, log, "a") as a, worker(cluster, log, "b") as b:
