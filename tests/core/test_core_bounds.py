@@ -203,6 +203,23 @@ def test_a_deletion_looks_at_no_offsets_of_other_topics(topic: str) -> None:
     assert all_offsets(cluster) == left
 
 
+def test_a_removal_of_partitions_looks_at_no_other_offsets() -> None:
+    cluster = VirtualShard()
+    cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(5, {"t": 3}, {}, {"t": 2}, 0)))
+    cluster.ask(commit_from_outside(["t", "kept"], partitions=3))
+    offsets = cluster.shard.groups["g"].offsets
+    assert offsets.put_in_order()
+    offsets.table = Unread(offsets.table)
+    removed = {"t": frozenset({1}), "unknown": frozenset({0})}
+    cluster.feed(
+        TopicsChanged(frozenset({"t"}), catalog=Catalog(7, {"t": 3}, {}, {"t": 2}, 0, removed=removed))
+    )
+    offsets.table = dict(zip(dict.keys(offsets.table), dict.values(offsets.table), strict=True))
+    assert all_offsets(cluster) == [*(("kept", number) for number in range(3)), ("t", 0), ("t", 2)]
+    noted = [one for _, record in cluster.log for one in record.partitions_removed.topics]
+    assert [(one.topic, list(one.partitions)) for one in noted] == [("t", [1])]
+
+
 def all_offsets(cluster: VirtualShard) -> list[tuple[str, int]]:
     """The partitions in which the group has offsets, as pages give them."""
     found: list[tuple[str, int]] = []
@@ -456,6 +473,9 @@ def test_the_numbers_of_a_topic_are_found_whatever_was_put_in_order(
     found = store.numbers_of(lambda name: name in "tv")
     expected = {"t": [number for number in range(20) if number not in (3, 15)], "v": list(range(20))}
     assert {name: sorted(numbers) for name, numbers in found.items()} == expected
+    assert store.topics() == {"t", "u", "v"}
+    store.remove([common_pb2.TopicPartitions(topic="u", partitions=range(20))])
+    assert store.topics() == {"t", "v"}
     found["v"].clear()
     assert store.numbers_of(lambda name: name == "v") == {"v": list(range(20))}
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.incremental.targets.target import subscribed_topics
@@ -46,7 +45,7 @@ class RemovedPartitions:
             coming[commit.group_id] |= removed & {(entry.topic, entry.partition) for entry in commit.offsets}
         for group in (*context.groups.values(), *context.held.values()):
             context.working_on = group
-            gone = (removed & group.offsets.table.keys()) | coming.pop(group.group_id, set())
+            gone = {*filter(group.offsets.table.__contains__, removed), *coming.pop(group.group_id, ())}
             yield from offset_tombstones(context, group.group_id, sorted(gone), "partition_removed")
         context.working_on = None
         for group_id, partitions in coming.items():
@@ -77,5 +76,5 @@ class RemovedPartitions:
             if group.incremental is not None:
                 known |= subscribed_topics(group.incremental)
                 known |= {topic for topic, _ in group.incremental.owners}
-            known |= {topic_of(topic) for topic, _ in group.offsets.table}
+            known |= group.offsets.topics()
         return known

@@ -154,7 +154,7 @@ class TopicDeletions:
     def _topics(self) -> Iterator[str]:
         """Names in which groups have offsets or own partitions."""
         for group in (*self._context.groups.values(), *self._context.held.values()):
-            yield from (topic_of(topic) for topic, _ in group.offsets.table)
+            yield from group.offsets.topics()
             yield from (topic for topic, _ in group.owners)
             if group.incremental is not None:
                 yield from (topic for topic, _ in group.incremental.owners)

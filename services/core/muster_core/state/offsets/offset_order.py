@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from muster_core.state.published import TopicPartition
@@ -146,6 +147,13 @@ class OffsetOrder:
             if is_meant(name):
                 numbers.setdefault(name, []).extend(some)
         return numbers
+
+    def names(self, table: Collection[TopicPartition]) -> set[str]:
+        """The names of topics in a table, as it was for `take_some`: what was taken is not looked through."""
+        names = set(self._numbers)
+        if self._taken != len(table):
+            names.update(map(itemgetter(0), islice(table, self._taken, None)))
+        return names
 
     def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
         """What was taken, from the first one after that partition; None: all."""

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import compress, repeat
 from typing import NamedTuple
 
+from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -157,6 +158,10 @@ class OffsetStore:
     def numbers_of(self, is_meant: Callable[[str], bool]) -> dict[str, list[int]]:
         """The numbers of the partitions of some topics, by the names in the table: it may have a million."""
         return self._order.numbers_of(is_meant, self.table)
+
+    def topics(self) -> set[str]:
+        """The topics in which something is committed, or whose partitions are parked."""
+        return {topic_of(name) for name in self._order.names(self.table)}
 
     def put_in_order(self) -> bool:
         """Puts some more partitions in order; returns whether all are (LIM-31)."""
