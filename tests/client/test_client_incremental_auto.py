@@ -217,3 +217,21 @@ async def test_a_group_that_takes_it_in_neither_way_is_an_error(cluster: Scripte
         with pytest.raises(muster.GroupError, match="another assignor"):
             await later.wait()
         assert len(cluster.coordinators[0].requests("JoinGroup")) == 3
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 4))
+async def test_a_member_that_closes_as_it_joins_leaves_no_id_for_which_others_wait(
+    muster_cluster: LocalCluster, turns: int
+) -> None:
+    """SES-41: an id that was given out keeps a classic group's join phase open, as in Kafka."""
+    async with muster_cluster as cluster:
+        connection = cluster.connect()
+        await connection.create_topic("t", 2)
+        async with member(connection, CLASSIC) as one:
+            await cluster.until(lambda: len(one.partitions) == 2)
+            brief = member(connection, CLASSIC)
+            await brief.start()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await brief.close()
+            assert (await connection.describe_group("g")).unused_ids == 0

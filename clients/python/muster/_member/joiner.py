@@ -1,5 +1,6 @@
 """How a member enters a generation: JoinGroup, then SyncGroup."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster._backoff import Backoff
 from muster._blocked.stand_in import StandIn, Ward
 from muster._clock import boot_ms
-from muster._cluster.link import GroupLink
+from muster._cluster.link import GroupLink, Outcome
 from muster._config import MemberConfig
 from muster._errors import AssignorFailed, group_error
 from muster._incremental.classic_seat import ClassicSeat
@@ -26,6 +27,9 @@ from muster._text import harmless
 from muster._values import TopicPartition
 from muster._version import client_version
 from muster.assignors import BUILT_IN, Assignor
+
+ID_WITHIN_MS = 80
+"""How long a member that closes waits for the id that it has asked for; less than a cancelled task may take."""
 
 JOIN_SLACK_MS = 5_000
 """A JoinGroup may take this much longer than the rebalance time-out."""
@@ -107,14 +111,7 @@ class Joiner:
         try:
             while True:
                 request.member_id = standing.seat.member_id
-                outcome = await self._waits.unless_closing(
-                    self._link.call(
-                        request,
-                        coordinator_pb2.JoinGroupResponse,
-                        timeout_ms=self._join_timeout_ms(),
-                        follow_moves=True,
-                    )
-                )
+                outcome = await self._waits.unless_closing(self._ask(request))
                 match reaction_to(Call.JOIN, outcome.code):
                     case Reaction.DONE:
                         return await self._take_seat(outcome.expect())
@@ -148,6 +145,31 @@ class Joiner:
                 await self._waits.pause(backoff, outcome)
         finally:
             standing.joining = False
+
+    async def _ask(
+        self, request: coordinator_pb2.JoinGroupRequest
+    ) -> Outcome[coordinator_pb2.JoinGroupResponse]:
+        """Makes the call. One that gives an id ends after its answer: who leaves gives that back (SES-41)."""
+        calling = asyncio.ensure_future(
+            self._link.call(
+                request,
+                coordinator_pb2.JoinGroupResponse,
+                timeout_ms=self._join_timeout_ms(),
+                follow_moves=True,
+            )
+        )
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            if not request.member_id and not request.group_instance_id:
+                await asyncio.wait((calling,), timeout=ID_WITHIN_MS / 1_000)
+            if calling.done() and self._standing.joining and calling.exception() is None:
+                outcome = calling.result()
+                if reaction_to(Call.JOIN, outcome.code) is Reaction.TAKE_ID:
+                    self._standing.seat = Seat(outcome.expect().member_id)
+            calling.cancel()
+            await asyncio.wait((calling,))
+            raise
 
     def _join_request(self, reason: str) -> coordinator_pb2.JoinGroupRequest:
         """A new join; retries of it differ only in the member id that was assigned meanwhile."""
