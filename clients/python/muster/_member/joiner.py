@@ -29,7 +29,7 @@ from muster._version import client_version
 from muster.assignors import BUILT_IN, Assignor
 
 ID_WITHIN_MS = 80
-"""How long a member that closes waits for the id that it has asked for; less than a cancelled task may take."""
+"""How long a member that closes waits for the id that it asked for: less than a cancelled task may take."""
 
 JOIN_SLACK_MS = 5_000
 """A JoinGroup may take this much longer than the rebalance time-out."""
