@@ -23,6 +23,7 @@ from kit.logs.lake_folders import build, expected, export, in_order, rows_of
 from kit.logs.lived_logs import lived
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import empty
+from muster_audit.lake.day_files import DayFiles
 from muster_audit.lake.row import columns
 from muster_audit.lake.store import LAKE_MARK, opened
 from muster_audit.lake.tables import ALL
@@ -69,6 +70,27 @@ def test_a_number_that_no_column_holds_costs_nothing_but_itself(tmp_path: Path) 
     export(tmp_path / "export", built)
     build(tmp_path / "export", tmp_path / "lake")
     assert [row["member_seq"] for row in rows_of(tmp_path / "lake", "commits")] == [1, None]
+
+
+def test_of_a_long_history_few_files_are_open_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = healthy(empty(0, 1))
+    for _ in range(40):
+        built.now_ms += 86_400_000
+        built.commit(-1, "")
+    opened_beside, plainly = list[int](), DayFiles._open
+
+    def noting(files: DayFiles, table: str, day: str) -> tuple[pq.ParquetWriter, Path]:
+        opened_beside.append(len(files._writers))
+        return plainly(files, table, day)
+
+    monkeypatch.setattr(DayFiles, "_open", noting)
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", built)
+    assert len(opened_beside) > 40
+    assert max(opened_beside) < 24
 
 
 def test_several_logs_and_the_catalog(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from muster_audit.reading.durable import sync
 
 _GROUP_ROWS = 100_000
 _WORTH_A_GROUP_ROWS = 5_000
-_MAX_OPEN = 64
+_MAX_OPEN = 24
+"""Files that are open at a time, each of which takes 2 MiB: as many as a run of two days has."""
 
 _Key = tuple[str, str]
 
