@@ -5,6 +5,7 @@ do: `range`, `roundrobin`, `sticky` and `cooperative-sticky`, and those of Kafka
 for incremental groups: `uniform`, and a `range` without racks. Of these two there are forms that know weights
 and zones. Nothing here does I/O or needs another package, so clients and servers share it. Read `_snapshot`,
 then `_sticky`; `_equal` and `_unequal` are how it shares, and `_weighted` how `uniform` does with weights.
+Each assignor is a file, so one more is a file more, and rooms within would only hide that.
 """
 
 from muster_assignors._check import AssignmentRefused, check_assignment

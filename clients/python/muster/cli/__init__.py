@@ -1,4 +1,8 @@
-"""The command line `muster`. Needs the extra `cli`; nothing else in this package does."""
+"""The command line `muster`. Needs the extra `cli`; nothing else in this package does.
+
+Each group of commands is a file, with one for each longer screen of it; `_app` puts them together, and
+`_output`, `_keys`, `console` and `ending` are what they share.
+"""
 
 import os
 import signal
