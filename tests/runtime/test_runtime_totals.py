@@ -60,6 +60,15 @@ def test_what_open_calls_may_bring_counts_until_it_has_come_or_they_end(totals: 
     assert totals.with_coming("even") == Total(5, 1, 7)
 
 
+def test_calls_that_bring_nothing_end_in_any_order(totals: Totals) -> None:
+    first, second = totals.expect("even", 0, 0), totals.expect("even", 0, 0)
+    third = totals.expect("even", 1, 0)
+    third()
+    first()
+    second()
+    assert totals.with_coming("even") == totals.of("even")
+
+
 def test_all_are_given_some_at_a_time_whatever_changes_meanwhile(totals: Totals) -> None:
     assert totals.some(4) == [], "a round begins"
     seen = totals.some(4)

@@ -161,14 +161,16 @@ class Joiner:
         try:
             return await asyncio.shield(calling)
         except asyncio.CancelledError:
-            if not request.member_id and not request.group_instance_id:
-                await asyncio.wait((calling,), timeout=ID_WITHIN_MS / 1_000)
-            if calling.done() and self._standing.joining and calling.exception() is None:
-                outcome = calling.result()
-                if reaction_to(Call.JOIN, outcome.code) is Reaction.TAKE_ID:
-                    self._standing.seat = Seat(outcome.expect().member_id)
-            calling.cancel()
-            await asyncio.wait((calling,))
+            try:
+                if not request.member_id and not request.group_instance_id:
+                    await asyncio.wait((calling,), timeout=ID_WITHIN_MS / 1_000)
+                if calling.done() and self._standing.joining and calling.exception() is None:
+                    outcome = calling.result()
+                    if reaction_to(Call.JOIN, outcome.code) is Reaction.TAKE_ID:
+                        self._standing.seat = Seat(outcome.expect().member_id)
+            finally:
+                calling.cancel()
+                await asyncio.wait((calling,))
             raise
 
     def _join_request(self, reason: str) -> coordinator_pb2.JoinGroupRequest:

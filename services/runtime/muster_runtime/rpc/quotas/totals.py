@@ -36,14 +36,16 @@ class _Counted:
 class _Coming:
     """What open calls may yet bring to somebody's groups: no more than those that are open ask for."""
 
-    __slots__ = ("asked_members", "asked_partitions", "members", "partitions")
+    __slots__ = ("asked_members", "asked_partitions", "calls", "members", "partitions")
 
     def __init__(self) -> None:
+        self.calls = 0
         self.asked_members = self.members = 0
         self.asked_partitions = self.partitions = 0
 
     def more(self, members: int, partitions: int) -> None:
         """A call begins."""
+        self.calls += 1
         self.asked_members += members
         self.members += members
         self.asked_partitions += partitions
@@ -51,11 +53,12 @@ class _Coming:
 
     def fewer(self, members: int, partitions: int) -> bool:
         """A call ends; returns whether none is open."""
+        self.calls -= 1
         self.asked_members -= members
         self.members = min(self.members, self.asked_members)
         self.asked_partitions -= partitions
         self.partitions = min(self.partitions, self.asked_partitions)
-        return not (self.asked_members or self.asked_partitions)
+        return not self.calls
 
     def came(self, members: int, partitions: int) -> None:
         """So many more are there."""
