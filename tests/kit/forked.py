@@ -33,6 +33,7 @@ IMPORTED = (
     "muster_coordinator.coordinator",
     "muster_discovery.role",
     "muster_metadata.server",
+    "muster_runtime.rpc.identity.tokens",
     "muster_runtime.telemetry.process_telemetry",
     "muster_server.commands",
     "muster_server.doctor.command",
