@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from grpc_tools import _protoc_compiler, protoc  # type: ignore[import-untyped]
+from grpc_tools import _protoc_compiler, protoc  # type: ignore[import-untyped]  # there are no stubs
 
 ROOT = Path(__file__).resolve().parent.parent / "protos"
 PACKAGE = ROOT / "src" / "muster_protos"

@@ -211,7 +211,7 @@ class Process:
 
     def another_loop(self) -> "VirtualLoop":
         """A loop on a thread of its own."""
-        loop = VirtualLoop(self)  # type: ignore[abstract]
+        loop = VirtualLoop(self)  # type: ignore[abstract]  # nobody calls the rest
         self.loops.append(loop)
         return loop
 
@@ -308,7 +308,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self.process.alive:
             self.call_soon(callback, *arguments)
 
-    # --- asyncio's interface
+    # --- asyncio's interface, with those parameters that are used: mypy says `override` of each
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *arguments: Any, context: contextvars.Context | None = None

@@ -29,4 +29,4 @@ if path := os.environ.get("BENCH_HOLDS"):
             )
 
     handle._run = timed
-    uvloop.new_event_loop = asyncio.SelectorEventLoop  # type: ignore[assignment]
+    uvloop.new_event_loop = asyncio.SelectorEventLoop  # type: ignore[assignment]  # another kind of loop

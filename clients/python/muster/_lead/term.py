@@ -115,5 +115,5 @@ class BlockingTerm:
 
     def turn_async(self) -> None:
         """Becomes the `Term` itself: the work has turned out to be async."""
-        self.__class__ = Term  # type: ignore[assignment]
+        self.__class__ = Term  # type: ignore[assignment]  # no subclass, but of the same layout
         self.__dict__ = self._term.__dict__

@@ -263,7 +263,7 @@ class BlockingPartition:
         The function was called in a thread, with this object, and returned something that is to be awaited.
         What it returned has this object, and awaits its functions.
         """
-        self.__class__ = Partition  # type: ignore[assignment]
+        self.__class__ = Partition  # type: ignore[assignment]  # no subclass, but of the same layout
         self.__dict__ = self._partition.__dict__
 
     async def _ended_within(self, timeout_s: float | None) -> bool:

@@ -42,7 +42,9 @@ Ask = Callable[[GroupRequest, str], Any]
 """Answers a call that concerns one shard, which was reached: it waits for nothing any more."""
 
 
-_DESCRIBED: Mapping[type[Any], type[Any]] = {
+_DESCRIBED: Mapping[
+    type[Any], type[coordinator_pb2.DescribeGroupsResponse | ConsumerGroupDescribeResponse]
+] = {
     coordinator_pb2.DescribeGroupsRequest: coordinator_pb2.DescribeGroupsResponse,
     ConsumerGroupDescribeRequest: ConsumerGroupDescribeResponse,
 }
@@ -120,16 +122,17 @@ class Answers:
         numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
         asks = await self._reach(set(numbers), barrier=False)
         budget = self._budget("group_ids")
-        answer: Any = _DESCRIBED[type(request)]()
+        answer = _DESCRIBED[type(request)]()
+        groups: Any = answer.groups
         async with self._one_at_a_time.turn(host):
             share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 part = asks[number](type(request)(group_ids=[group_id]), host)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     budget.take(part)
-                answer.groups.extend(part.groups)
+                groups.extend(part.groups)
                 await share.rest()
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     async def history(
         self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
