@@ -62,28 +62,28 @@ def even_shares(
     taken = frozenset[tuple[str, int]]().union(*owned.values())
     free = list(filterfalse(taken.__contains__, every))
     all_there = len(taken) == len(every) - len(free)
-    there = frozenset[tuple[str, int]]() if all_there else frozenset(every)
+    shares = dict(owned)
+    if not all_there:
+        there = frozenset(every)
+        shares = {
+            name: share if there.issuperset(share) else there.intersection(share)
+            for name, share in owned.items()
+        }
     quota, extras = divmod(len(every), len(owned))
-    shares: dict[str, Collection[tuple[str, int]]] = {}
     unfilled: list[tuple[str, int]] = []
     for left, name in zip(range(len(owned), 0, -1), in_text_order(owned), strict=True):
-        has_extra = extras > 0
-        room = quota + has_extra
-        share = owned[name]
-        if not all_there:
-            share = [partition for partition in share if partition in there]
-        if len(share) > room:
+        share = shares[name]
+        size, most = len(share), quota + (extras > 0)
+        if size > most:
             in_order = sorted(share)
-            free += in_order[room:]
-            share = in_order[:room]
-        room -= len(share)
-        if room and has_extra and left > extras:
-            room -= 1
-            has_extra = False
-        shares[name] = share
-        if room:
-            unfilled.append((name, room))
-        extras -= has_extra
+            free += in_order[most:]
+            shares[name] = in_order[:most]
+        elif size < most:
+            if left > extras:  # enough come after it for those who have one more
+                most = quota
+            if size < most:
+                unfilled.append((name, most - size))
+        extras -= most > quota
     rest = iter(free)
     for name, room in unfilled:
         if more := list(islice(rest, room)):

@@ -45,7 +45,7 @@ def uniform(members: int, partitions: int) -> Uniform:
         name = f"{number:08}-7d1c-4f0b-8c1e-0123456789ab" if number < members else f"{members // 2:08}-f"
         candidates[name] = Candidate(name, "", "", frozenset({"topic"}), before)
         begin = end
-    work = Assign("group", 1, "uniform", Question(candidates, {"topic": list(range(partitions))}, True))
+    work = Assign("group", 1, "uniform", Question(candidates, {"topic": list(range(partitions))}, True, True))
     gc.collect()
     turns = []
     lines = []

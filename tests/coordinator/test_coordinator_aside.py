@@ -33,7 +33,7 @@ def assignment(number: int = 1, members: int = 300, partitions: int = 3_000) -> 
         )
         for place in range(members)
     }
-    return Assign("g", number, "uniform", Question(candidates, {"t": list(range(partitions))}, None))
+    return Assign("g", number, "uniform", Question(candidates, {"t": list(range(partitions))}, True, True))
 
 
 def weighed(assignor: str) -> Assign:
@@ -43,7 +43,7 @@ def weighed(assignor: str) -> Assign:
         name: one._replace(weight=1 + place) for place, (name, one) in enumerate(plain.candidates.items())
     }
     weights, zones = {"t": {3: 7, 9: 2}}, {"t": {3: frozenset({"r", "s"}), 5: frozenset({"s"})}}
-    return Assign("g", 5, assignor, Question(candidates, plain.topics, None, weights, zones))
+    return Assign("g", 5, assignor, Question(candidates, plain.topics, True, False, weights, zones))
 
 
 def test_weights_and_zones_travel_with_the_work() -> None:
@@ -73,7 +73,7 @@ async def test_it_answers_as_a_turn_of_the_shard_would(aside: Aside) -> None:
     for work in (
         assignment(),
         assignment(2, members=1, partitions=5),
-        Assign("g", 3, "range", Question({}, {})),
+        Assign("g", 3, "range", Question({}, {}, True, True)),
         weighed("uniform"),
         weighed("range"),
         Resolve("g", 4, ("orders-1.*", "nothing", "oth[e]r"), names),

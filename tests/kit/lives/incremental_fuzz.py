@@ -488,6 +488,8 @@ def _check_itself(group: IncrementalGroup) -> None:
         tally.exchange(None, member.told)
     if group.tally != tally:
         raise Differs(f"counted: {group.tally}, of members {tally}")
+    if group.candidates != {member.member_id: member.candidate for member in members}:
+        raise Differs(f"assignors would see {group.candidates}")
     if group.held_bytes < 0:
         raise Differs("the group holds fewer bytes than none")
 

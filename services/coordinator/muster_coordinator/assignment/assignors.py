@@ -59,10 +59,7 @@ _uniform_by_snapshots = _asked(assign_uniform_by_weight)
 def _uniform(question: Question) -> Mapping[str, Collection[partitions.TopicPartition]]:
     """Members that want the same topics are shared out without snapshots of them, which would take longer."""
     candidates = question.candidates
-    alike = question.alike
-    if alike is None:
-        alike = len({one.topics for one in candidates.values()}) == 1
-    if not (alike and candidates and question.is_plain):
+    if not (question.alike and candidates and question.is_plain):
         return _uniform_by_snapshots(question)
     wanted = next(iter(candidates.values())).topics
     numbers = {topic: some for topic, some in question.topics.items() if topic in wanted}

@@ -27,7 +27,9 @@ def lines_of_work(work: Work) -> Iterator[bytes]:
             yield _line(some)
         return
     question = work.question
-    yield _line(["assign", work.group_id, work.number, [work.server_assignor, question.alike]])
+    yield _line(
+        ["assign", work.group_id, work.number, [work.server_assignor, question.alike, question.is_plain]]
+    )
     for topic, numbers in question.topics.items():
         weights, zones = question.weights.get(topic, {}), question.zones.get(topic, {})
         yield _line(["t", topic, numbers, [*weights.items()], [[one, sorted(zones[one])] for one in zones]])
@@ -87,8 +89,9 @@ def work_of(lines: Iterable[bytes]) -> Work:
                 candidates[member_id] = Candidate(
                     member_id, instance_id, rack_id, alike[wanted], _partitions(before), weight
                 )
-    server_assignor, are_alike = head
-    return Assign(group_id, number, server_assignor, Question(candidates, topics, are_alike, weights, zones))
+    server_assignor, are_alike, is_plain = head
+    question = Question(candidates, topics, are_alike, is_plain, weights, zones)
+    return Assign(group_id, number, server_assignor, question)
 
 
 def lines_of_answer(answer: Assigned | Resolved) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
+from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import NONE, TopicPartition
 from muster_core.incremental.rollout import Hold
@@ -43,6 +44,7 @@ class IncrementalGroup:
         topics_hash: of the subscribed topics, when the epoch was raised last; empty: there were none, or
             they were not looked at.
         members: by id.
+        candidates: the members as an assignor sees them, but for what their expressions match.
         owners: who has a partition, given back or not.
         wanting: whose target has a partition.
         statics: instance id → member id.
@@ -63,6 +65,7 @@ class IncrementalGroup:
         self.server_assignor = ""
         self.topics_hash = b""
         self.members: MutableMapping[str, Member] = {}
+        self.candidates: MutableMapping[str, Candidate] = {}
         self.owners: MutableMapping[TopicPartition, str] = {}
         self.wanting: MutableMapping[TopicPartition, str] = {}
         self.statics: MutableMapping[str, str] = {}
@@ -81,6 +84,7 @@ class IncrementalGroup:
         copy.target_epoch, copy.server_assignor = self.target_epoch, self.server_assignor
         copy.topics_hash = self.topics_hash
         copy.members = _Overlay(self.members)
+        copy.candidates = _Overlay(self.candidates)
         copy.owners = _Overlay(self.owners)
         copy.wanting = _Overlay(self.wanting)
         copy.statics = _Overlay(self.statics)
@@ -89,6 +93,21 @@ class IncrementalGroup:
         copy.expressions = _Overlay(self.expressions)
         copy.tally, copy._shares_tally = self.tally, True
         return copy
+
+    def in_order(self) -> list[Member]:
+        """The members, by id."""
+        members = _together(self.members)
+        return [members[member_id] for member_id in self.tally.ids]
+
+    def candidates_in_order(self) -> dict[str, Candidate]:
+        """The members as an assignor sees them, by id, in order."""
+        candidates = _together(self.candidates)
+        everybody = {member_id: candidates[member_id] for member_id in self.tally.ids}
+        if self.tally.expressions:
+            for member_id, member in self.members.items():
+                topics = self.topics_of(member.told)
+                everybody[member_id] = member.candidate._replace(topics=topics)
+        return everybody
 
     @property
     def state(self) -> IncrementalGroupState:
@@ -158,7 +177,7 @@ class IncrementalGroup:
                 if owner is not None:
                     raise ValueError(f"{partition} is given to {member_id!r} while {owner!r} has it")
                 self.owners[partition] = member_id
-        self.members[member_id] = member
+        self.members[member_id], self.candidates[member_id] = member, member.candidate
         self._note(before, member)
         self.held_bytes += _bytes_of(member)
         if instance_id := member.told.group_instance_id:
@@ -204,6 +223,7 @@ class IncrementalGroup:
             KeyError: there is no such member.
         """
         member = self.members.pop(member_id)
+        del self.candidates[member_id]
         self._note(member, None)
         self.held_bytes -= _bytes_of(member)
         for partition in member.held:
@@ -273,6 +293,11 @@ def _bytes_of(member: Member) -> int:
     return _MEMBER_BYTES + _PARTITION_BYTES * partitions + _NAME_BYTES * names
 
 
+def _together(mapping: MutableMapping[_Key, _Value]) -> Mapping[_Key, _Value]:
+    """A mapping that is as quick as a dict, for who looks at all of it."""
+    return mapping.everything() if isinstance(mapping, _Overlay) else mapping
+
+
 class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
     """A mapping over another one, which it does not change."""
 
@@ -308,20 +333,20 @@ class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
         return key in self._put or (key not in self._gone and key in self._below)
 
     def __iter__(self) -> Iterator[_Key]:
-        return iter(self._all())
+        return iter(self.everything())
 
     def items(self) -> ItemsView[_Key, _Value]:
         """What is in it now; a later change does not change them."""
-        return self._all().items()
+        return self.everything().items()
 
     def values(self) -> ValuesView[_Value]:
         """The values that are in it now; a later change does not change them."""
-        return self._all().values()
+        return self.everything().values()
 
     def __len__(self) -> int:
         return len(self._below) - len(self._gone) + sum(key not in self._below for key in self._put)
 
-    def _all(self) -> Mapping[_Key, _Value]:
+    def everything(self) -> Mapping[_Key, _Value]:
         """Everything in one mapping: a decision looks at each member more than once."""
         if not self._put and not self._gone:
             return self._below

@@ -1,5 +1,6 @@
 """What the members of an incremental group say of themselves, counted."""
 
+from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,6 +17,7 @@ class Tally:
     """How many members say what, so that a decision about a large group need not look at each of them.
 
     Attributes:
+        ids: of the members, in order.
         topics: how many members name a topic.
         listed: names in the lists of all members together.
         expressions: how many members subscribe to an expression.
@@ -26,6 +28,7 @@ class Tally:
         in_racks: how many members say where they run.
     """
 
+    ids: list[str] = field(default_factory=list)
     topics: Counter[str] = field(default_factory=Counter)
     listed: int = 0
     expressions: Counter[str] = field(default_factory=Counter)
@@ -38,6 +41,7 @@ class Tally:
     def copy(self) -> "Tally":
         """Another one that says the same."""
         return Tally(
+            self.ids.copy(),
             Counter(self.topics),
             self.listed,
             Counter(self.expressions),
@@ -59,8 +63,12 @@ class Tally:
                 _count(self.topics, topic, -1)
         if before is not None:
             self._add(before, -1)
+            if after is None:
+                del self.ids[bisect_left(self.ids, before.member_id)]
         if after is not None:
             self._add(after, 1)
+            if before is None:
+                insort(self.ids, after.member_id)
 
     def _add(self, told: Told, count: int) -> None:
         if told.topic_regex:

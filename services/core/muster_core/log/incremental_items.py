@@ -29,8 +29,8 @@ def items_of(group: IncrementalGroup) -> Iterator[snapshot_pb2.SnapshotItem]:
             hold=incremental_pb2.IncrementalState.Hold(**group.hold._asdict()) if group.hold else None,
         )
     )
-    for member_id in sorted(group.members):
-        yield snapshot_pb2.SnapshotItem(incremental_member=_state_of_member(group.members[member_id]))
+    for member in group.in_order():
+        yield snapshot_pb2.SnapshotItem(incremental_member=_state_of_member(member))
     for expression, topics in sorted(group.expressions.items()):
         yield snapshot_pb2.SnapshotItem(
             expression=incremental_pb2.ExpressionResolved(expression=expression, topics=sorted(topics))

@@ -24,7 +24,7 @@ def check_reversion(group: Group, record: records_pb2.GroupReverted) -> None:
         raise ValueError(f"group {record.group_id!r} becomes classic again and is no incremental one")
     if record.generation != incremental.epoch:
         raise ValueError(f"group {record.group_id!r} is in epoch {incremental.epoch}")
-    if sorted(member.member_id for member in record.members) != sorted(incremental.members):
+    if sorted(member.member_id for member in record.members) != incremental.tally.ids:
         raise ValueError(f"the members of group {record.group_id!r} are others than those of the record")
 
 
@@ -44,8 +44,8 @@ def revert(group: Group, record: records_pb2.GroupReverted, position: Position, 
     assert before is not None
     group.incremental, group.reverted = None, True
     group.owners = {
-        partition: (member_id, held.token)
-        for member_id, member in sorted(before.members.items())
+        partition: (member.member_id, held.token)
+        for member in before.in_order()
         for partition, held in sorted(member.held.items())
     }
     for entry in record.members[:]:

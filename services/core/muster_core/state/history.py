@@ -57,13 +57,24 @@ class GenerationEntry:
         else:
             own: Sequence[Participant] = self.members
             if before is not None:
-                known = {one: one for one in before.members}
-                self.members = tuple([known.get(one, one) for one in self.members])
-                own = [one for one in self.members if one not in known]
+                own = self._share(before.members)
             self.own_bytes = PARTICIPANT_BYTES * len(own) + utf8_bytes("".join(chain.from_iterable(own)))
         self.held_bytes = GENERATION_BYTES + self.own_bytes
         if self.moves:
             self.held_bytes += sum(map(_weight_of, self.moves))
+
+    def _share(self, known: Sequence[Participant]) -> list[Participant]:
+        """Takes those who are known in the place of their equals; returns the others.
+
+        Most are the very ones that are known, which is quicker to find out than whether they are equal.
+        """
+        same = set(map(id, known))
+        others = [one for one in self.members if id(one) not in same]
+        ids = {one.member_id for one in others}
+        equal = {one: one for one in known if one.member_id in ids}
+        if not equal.keys().isdisjoint(others):
+            self.members = tuple([equal.get(one, one) for one in self.members])
+        return [one for one in others if one not in equal]
 
     def inherit(self, before: "GenerationEntry") -> None:
         """Takes over what it shares with the generation before, the oldest one, which is forgotten."""

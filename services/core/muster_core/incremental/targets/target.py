@@ -66,24 +66,18 @@ class Question:
     Attributes:
         candidates: the members, by id.
         topics: partitions of the topics that they subscribe to, in order; of those that exist.
-        alike: whether all count as subscribing to the same, whatever they do (conformance GS-16); None: as
-            they do.
+        alike: whether all subscribe to the same, or count so whatever they do (conformance GS-16).
+        is_plain: whether all members and all partitions count as much, wherever they are.
         weights: of partitions that are more work than others, by topic and number.
         zones: of partitions, by topic and number.
     """
 
     candidates: Mapping[str, Candidate]
     topics: Mapping[str, list[int]]
-    alike: bool | None = None
+    alike: bool
+    is_plain: bool
     weights: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     zones: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all members and all partitions count as much, wherever they are."""
-        if self.weights or len({one.weight for one in self.candidates.values()}) > 1:
-            return False
-        return not self.zones or not any(one.rack_id for one in self.candidates.values())
 
 
 ServerAssignor: TypeAlias = Callable[[Question], Mapping[str, Collection[TopicPartition]]]
@@ -131,13 +125,14 @@ def changes_of(question: Question, answer: Mapping[str, Collection[TopicPartitio
         ValueError: it gives a partition twice.
     """
     changes: dict[str, Change] = {}
-    targets: list[Partitions] = []
+    targets: list[Collection[TopicPartition]] = []
     for member_id, candidate in question.candidates.items():
-        before = candidate.before
-        target = frozenset(answer.get(member_id, ()))  # the very set that it had, where that was given back
+        before, target = candidate.before, answer.get(member_id, NONE)
+        if target is not before:  # most have the very set that they had
+            target = frozenset(target)
+            if target != before:
+                changes[member_id] = Change(target - before, before - target)
         targets.append(target)
-        if target is not before and target != before:
-            changes[member_id] = Change(target - before, before - target)
     if len(NONE.union(*targets)) != sum(map(len, targets)):
         raise ValueError("the assignor gives a partition to two members")
     return changes
@@ -192,17 +187,13 @@ def question_of(group: IncrementalGroup, topics: Topics, *, alike: bool | None =
         topics: the topics that there are.
         alike: see `are_alike`.
     """
-    members = dict(group.members.items())
-    candidates = {member_id: members[member_id].candidate for member_id in sorted(members)}
-    if group.tally.expressions:
-        for member_id, candidate in candidates.items():
-            candidates[member_id] = candidate._replace(topics=group.topics_of(members[member_id].told))
     names = sorted(subscribed_topics(group) & topics.partitions.keys())
     there = {name: topics.numbers(name) for name in names}
     return Question(
-        candidates,
+        group.candidates_in_order(),
         {name: numbers for name, numbers in there.items() if numbers},
-        alike,
+        group.wants_alike if alike is None else alike,
+        are_as_much(group, topics),
         {name: topics.weights[name] for name in there if name in topics.weights},
         {name: topics.zones[name] for name in there if name in topics.zones},
     )

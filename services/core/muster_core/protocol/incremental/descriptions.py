@@ -76,18 +76,18 @@ class Descriptions:
             answer.state_since_ms = group.history[-1].started_at_ms
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
-        for member_id, member in sorted(incremental.members.items()):
+        for member in incremental.in_order():
             told = member.told
             subscription = common_pb2.Subscription(version=_PUBLISHED, topics=sorted(told.topics))
             assignment = common_pb2.Assignment(version=_PUBLISHED, partitions=by_topic(member.assigned))
             shown = answer.members.add(
-                member_id=member_id,
+                member_id=member.member_id,
                 group_instance_id=told.group_instance_id,
                 client_id=told.client_id,
                 host=told.host,
                 metadata=subscription.SerializeToString(),
                 assignment=assignment.SerializeToString(),
-                session_remaining_ms=self._deadlines.session_ms(group, member_id),
+                session_remaining_ms=self._deadlines.session_ms(group, member.member_id),
                 confirmed=True,
                 client_version=told.client_version,
             )
@@ -107,12 +107,12 @@ class Descriptions:
             answer.hold.began_ms, answer.hold.until_ms = hold.began_ms, hold.until_ms
         elif group.settings.hold:
             answer.hold.SetInParent()
-        for member_id in sorted(incremental.members):
+        for member in incremental.in_order():
             shown = answer.members.add()
-            self._fill_member(shown, incremental, incremental.members[member_id])
-            self._fill_awaited(shown, incremental, incremental.members[member_id])
-            shown.session_remaining_ms = self._deadlines.session_ms(group, member_id)
-            shown.revocation_remaining_ms = self._deadlines.revocation_ms(group, member_id)
+            self._fill_member(shown, incremental, member)
+            self._fill_awaited(shown, incremental, member)
+            shown.session_remaining_ms = self._deadlines.session_ms(group, member.member_id)
+            shown.revocation_remaining_ms = self._deadlines.revocation_ms(group, member.member_id)
 
     @staticmethod
     def _fill_awaited(

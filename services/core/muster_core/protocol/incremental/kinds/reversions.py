@@ -68,7 +68,7 @@ class Reversions:
         incremental = group.incremental
         if incremental is None or not incremental.members:
             return "the group is no incremental one with members"
-        for _, member in sorted(incremental.members.items()):
+        for member in incremental.in_order():
             if not member.told.can_be_classic or not member.told.is_numbered:
                 return f"member {member.member_id} can only be in an incremental group"
             if not member.told.classic_protocols:
@@ -119,8 +119,8 @@ class Reversions:
         reverted = record.group_reverted
         reverted.group_id, reverted.generation = group.group_id, incremental.epoch
         reverted.cause.CopyFrom(cause)
-        for member_id, member in sorted(incremental.members.items()):
-            session_ms = self._deadlines.whole_session_ms(group, member_id)
+        for member in incremental.in_order():
+            session_ms = self._deadlines.whole_session_ms(group, member.member_id)
             grace_ms = grace_ms_of(self._context.config, group.settings, member)
             _write(reverted.members.add(), member.told, session_ms, grace_ms)
         return record
@@ -184,10 +184,12 @@ def _without_protocol(group: IncrementalGroup, newcomer: Collection[str]) -> str
     It could not be in the classic group, which would stop it.
     """
     common = frozenset(newcomer)
-    for member_id, member in sorted(group.members.items()):
+    for member in group.in_order():
         names = member.told.classic_protocols
         if common and common.isdisjoint(names):
-            return f"member {member_id} could use none of {', '.join(sorted(common))} in a classic group"
+            return (
+                f"member {member.member_id} could use none of {', '.join(sorted(common))} in a classic group"
+            )
         common = common & names or names
     return ""
 
