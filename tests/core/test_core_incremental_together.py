@@ -371,8 +371,22 @@ def test_a_member_that_steps_is_shown_as_the_one_that_it_is() -> None:
     stepped = aimed.stepped(4, {("t", 0): Held(NOWHERE, place)}, place, waits=True)
     assert (stepped.epoch, stepped.previous_epoch, stepped.waits, stepped.version) == (4, 3, True, place)
     assert (stepped.assigned, stepped.pending) == (frozenset(), frozenset({("t", 0)}))
-    assert stepped.participant == ("a", "", "", "h")
-    assert stepped.stepped(5, {}, place, waits=False).participant is stepped.participant
     assert stepped.candidate == Candidate("a", "", "", frozenset(), frozenset())
     assert stepped == replace(stepped)
     assert (member.epoch, member.target) == (0, frozenset({("t", 0)}))
+
+
+def test_those_whom_the_history_shows_are_listed_in_order_and_shared_by_steps() -> None:
+    group = IncrementalGroup()
+    for member_id in ("c", "a", "b"):
+        group.put(Member(Told(member_id, host="h")))
+    listed = group.tally.participants.copy()
+    assert listed == [("a", "", "", "h"), ("b", "", "", "h"), ("c", "", "", "h")]
+    group.put(group.members["b"].stepped(5, {}, Position(1, 9), waits=False))
+    assert group.tally.participants[1] is listed[1]
+    draft = group.draft()
+    draft.put(draft.members["b"].with_told(Told("b", client_id="client")))
+    draft.remove("a")
+    assert draft.tally.participants == [("b", "", "client", ""), listed[2]]
+    assert [one.member_id for one in draft.in_order()] == ["b", "c"]
+    assert group.tally.participants == listed

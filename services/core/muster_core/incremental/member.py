@@ -9,7 +9,6 @@ from muster_protos.muster.log.v1 import incremental_pb2
 
 from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
-from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 
 AWAY = -2
@@ -190,11 +189,6 @@ class Member:
     def is_away(self) -> bool:
         """Whether it left for a while."""
         return self.epoch == AWAY
-
-    @cached_property
-    def participant(self) -> Participant:
-        """It as the history shows it; the steps of a member share it."""
-        return Participant.of(self.told)
 
     @cached_property
     def candidate(self) -> Candidate:

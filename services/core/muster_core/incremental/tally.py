@@ -1,11 +1,12 @@
 """What the members of an incremental group say of themselves, counted."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from muster_core.incremental.member import Told
+from muster_core.participant import Participant
 
 _Key = TypeVar("_Key")
 
@@ -18,6 +19,7 @@ class Tally:
 
     Attributes:
         ids: of the members, in order.
+        participants: they as the history shows them, in that order.
         topics: how many members name a topic.
         listed: names in the lists of all members together.
         expressions: how many members subscribe to an expression.
@@ -29,6 +31,7 @@ class Tally:
     """
 
     ids: list[str] = field(default_factory=list)
+    participants: list[Participant] = field(default_factory=list)
     topics: Counter[str] = field(default_factory=Counter)
     listed: int = 0
     expressions: Counter[str] = field(default_factory=Counter)
@@ -42,6 +45,7 @@ class Tally:
         """Another one that says the same."""
         return Tally(
             self.ids.copy(),
+            self.participants.copy(),
             Counter(self.topics),
             self.listed,
             Counter(self.expressions),
@@ -63,12 +67,18 @@ class Tally:
                 _count(self.topics, topic, -1)
         if before is not None:
             self._add(before, -1)
-            if after is None:
-                del self.ids[bisect_left(self.ids, before.member_id)]
         if after is not None:
             self._add(after, 1)
-            if before is None:
-                insort(self.ids, after.member_id)
+        self._list(before, after)
+
+    def _list(self, before: Told | None, after: Told | None) -> None:
+        told = after or before
+        if told is None:
+            return
+        place = bisect_left(self.ids, told.member_id)
+        listed = slice(place, place + (before is not None))
+        self.ids[listed] = [after.member_id] if after is not None else []
+        self.participants[listed] = [Participant.of(after)] if after is not None else []
 
     def _add(self, told: Told, count: int) -> None:
         if told.topic_regex:

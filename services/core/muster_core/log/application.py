@@ -291,7 +291,7 @@ class Application:
         cause = group.cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)
         if group.history.length:
-            members = tuple([member.participant for member in incremental_group.in_order()])
+            members = tuple(incremental_group.tally.participants)
             group.history.remember(GenerationEntry(record.epoch, cause, wall_ms, "", "", members, position))
 
     def _note_target(
@@ -338,7 +338,7 @@ class Application:
         group.protocol_name, group.leader, group.new_member_added = "", "", False
         cause = group.cause = common_pb2.RebalanceCause()
         cause.CopyFrom(record.cause)
-        present = tuple([member.participant for member in made.in_order()])
+        present = tuple(made.tally.participants)
         name = record.server_assignor
         group.history.remember(
             GenerationEntry(record.generation, cause, wall_ms, "", name, present, position, wall_ms)
