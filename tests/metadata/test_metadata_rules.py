@@ -365,6 +365,33 @@ async def test_a_node_acknowledges_only_what_it_has(tmp_path: Path) -> None:
             assert await client.get("muster:{0}:acknowledged") != missing.position.stream_id.encode()
 
 
+async def test_a_node_takes_only_what_it_has_trimmed_for_acknowledged(tmp_path: Path) -> None:
+    """LOG-69: not what is missing after its first entry, nor what may not be acknowledged."""
+    async with one_node(tmp_path) as (cluster, writer, node):
+        metadata = cluster[0].server.metadata
+        await metadata._patrol.stop()
+        await metadata.upkeep.stop()
+        ends = [writer.end]
+        for number in range(4):
+            await writer.append(cluster[0], b"w:%d" % number)
+            ends.append(writer.end)
+        ids = [end.position.stream_id for end in ends]
+
+        async def answer(place: int) -> Status:
+            held = (0, writer.epoch, writer.nonce)
+            return (await node.acknowledge(*held, ids[place], ends[place].hash)).status
+
+        async with cluster.client(0) as client:
+            assert await client.get("muster:{0}:acknowledged") == ids[3].encode()
+            await client.xdel("muster:{0}:log", ids[2])
+            assert await answer(2) is Status.MISMATCH
+            await client.xtrim("muster:{0}:log", minid=ids[3], approximate=False)
+            assert [await answer(place) for place in range(4)] == [Status.DUP] * 3 + [Status.OK]
+            await client.set("muster:{0}:acknowledged", ids[1])
+            unknown = [Status.MISMATCH] * 2
+            assert [await answer(place) for place in range(4)] == [Status.DUP, *unknown, Status.OK]
+
+
 async def test_one_node_does_not_say_which_run_of_a_process_was_the_last(tmp_path: Path) -> None:
     """It may have missed all that came since; a process that believed it would take an old number."""
     async with metadata_cluster(tmp_path, 3) as cluster:

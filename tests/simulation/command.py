@@ -101,7 +101,8 @@ def _one_line(outcome: Outcome) -> str:
         f"seed {outcome.seed}: {'good' if outcome.good else 'FAILED'}, trace {outcome.trace_hash[:16]}, "
         f"{outcome.delivered:,} messages, {outcome.commits:,} commits, {outcome.generations} generations, "
         f"{outcome.conversions} groups made incremental and {outcome.reversions} classic again, "
-        f"whole again after {outcome.settled_s:.1f} s, {outcome.cpu_s:.1f} s of CPU; "
+        f"whole again after {outcome.settled_s:.1f} s, at most {outcome.idle_repairs} idle repairs a minute, "
+        f"{outcome.cpu_s:.1f} s of CPU; "
         + ", ".join(f"{name} {count}" for name, count in sorted(outcome.faults.items()))
     )
 

@@ -21,6 +21,7 @@ from simulation.nemesis import MEMBERS, Nemesis
 from simulation.observer import Observer
 from simulation.owners import Owners
 from simulation.processes import Process
+from simulation.repairs import Repairs
 from simulation.violations import Violation, Violations
 from simulation.worker import CLASSIC, INCREMENTAL, own_process_ids
 from simulation.world import World
@@ -63,6 +64,7 @@ class Outcome:
     checked: Counter[str]
     violations: list[Violation]
     settled_s: float
+    idle_repairs: int
     cpu_s: float
 
     @property
@@ -172,7 +174,8 @@ def run_seed(
         observer.coordinators = cluster.servers
         nemesis = Nemesis(cluster, ledger, PACE_S, changing=changing)
         judge = Judge(cluster, ledger, observer, violations)
-        settled_s = _live(world, cluster, nemesis, judge, ledger, violations, minutes * 60)
+        repairs = Repairs(cluster, violations)
+        settled_s = _live(world, cluster, nemesis, judge, ledger, repairs, violations, minutes * 60)
     if dump is not None:
         write_dump(cluster, ledger, dump)
     violations.expect(
@@ -193,6 +196,7 @@ def run_seed(
         checked=violations.checked,
         violations=violations.found,
         settled_s=settled_s,
+        idle_repairs=repairs.most_idle,
         cpu_s=time.process_time() - began_s,
     )
 
@@ -203,6 +207,7 @@ def _live(
     nemesis: Nemesis,
     judge: Judge,
     ledger: Ledger,
+    repairs: Repairs,
     violations: Violations,
     length_s: float,
 ) -> float:
@@ -218,6 +223,7 @@ def _live(
     nemesis.start(faults_end_s)
     while world.now_s < faults_end_s and not violations.found:
         world.run(min(world.now_s + 5, faults_end_s))
+        repairs.look()
     if violations.found:
         return 0.0
     world.run(faults_end_s + 1.5)
@@ -226,6 +232,7 @@ def _live(
     for worker in cluster.workers:
         worker.busy.clear()
     world.run(world.now_s + REST_S)
+    repairs.look()
     if not violations.found:
         judge.judge()
     return settled_s

@@ -36,7 +36,10 @@ _BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
 
 @dataclass(slots=True)
 class _Written:
-    """What this instance knows of a log that is written through it: a cache of what the nodes have."""
+    """What this instance knows of a log that is written through it: a cache of what the nodes have.
+
+    `refused` has the nodes that refused to acknowledge `end` when they were last asked: they do not have it.
+    """
 
     held: Held
     end: LogEnd | None = None
@@ -47,6 +50,7 @@ class _Written:
     waited_s: float = 0.0
     fenced_reported: bool = False
     behind: set[Node] = field(default_factory=set)
+    refused: set[Node] = field(default_factory=set)
     fenced: set[Node] = field(default_factory=set)
 
 
@@ -102,6 +106,7 @@ class Upkeep:
             known = self._logs[held.shard] = _Written(held)
         if end is not None and (known.end is None or end.position > known.end.position):
             known.end, known.acknowledged, known.changed_s = end, False, self._now_s()
+            known.refused.clear()
         for node in behind:
             self._lags(known, node)
 
@@ -227,10 +232,15 @@ class Upkeep:
         assert end is not None
         for node in self._quorum.nodes:
             answer = node.acknowledge(*held, end.position.stream_id, end.hash)
-            answer.add_done_callback(functools.partial(self._answered, held, node))
+            answer.add_done_callback(functools.partial(self._answered, known, node))
 
-    def _answered(self, held: Held, node: Node, answer: Answer) -> None:
-        self.replied(held, node, answer.result())
+    def _answered(self, known: _Written, node: Node, answer: Answer) -> None:
+        reply = answer.result()
+        if reply.status is Status.MISMATCH:
+            known.refused.add(node)
+        else:
+            known.refused.discard(node)
+        self.replied(known.held, node, reply)
 
     def _begin_repair(self, known: _Written, node: Node, now_s: float, *, waited: bool = False) -> None:
         place = (known.held.shard, node)
@@ -259,7 +269,9 @@ class Upkeep:
         if result.whole:
             self._retry_s.pop(place, None)
             known.fenced.discard(node)
-            known.acknowledged = False
+            # A node that refused the end and lacks nothing would refuse it again: it has time (LOG-69).
+            if result is Repaired.DONE or node not in known.refused:
+                known.acknowledged = False
             if result is Repaired.DONE:
                 damage_is_repaired(node, known.held.shard)
                 log.info("log_repaired", shard=known.held.shard, node=node.index)

@@ -16,6 +16,10 @@ local function last_entry()
   if found then return found[1], found[2][6] or damaged('the last entry is none') end
 end
 
+local function first_id()
+  return redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1][1]
+end
+
 local function hash_at(id)
   local found = redis.call('XRANGE', log, id, id)[1]
   return found and found[2][6]

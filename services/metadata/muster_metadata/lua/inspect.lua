@@ -2,8 +2,7 @@
 local reason, _, held_nonce, text, floor, mark = abstention()
 if reason then return reason end
 local id, hash = last_entry()
-local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1][1]
 return {
-  'OK', id, hash, acknowledged_id() or '0-1', text, held_nonce, first, redis.call('XLEN', log),
+  'OK', id, hash, acknowledged_id() or '0-1', text, held_nonce, first_id(), redis.call('XLEN', log),
   string.format('%d', floor), mark or '',
 }
