@@ -24,8 +24,6 @@ PARTITIONS = 1_000
 LANES = 20
 FOR_S = 15.0
 HOLD_MS = 3_600_000
-TIMES_CALM = 6.0
-"""The group is W's own, in which its commits wait in line with what changes the group: a record for each."""
 
 
 class Stranger:
@@ -130,4 +128,4 @@ async def convert(stub: Any, ends_s: float, said: Counter[str]) -> None:
 
 
 if __name__ == "__main__":
-    stage(attack, times_calm=TIMES_CALM, protocol="incremental")
+    stage(attack, protocol="incremental")

@@ -249,7 +249,6 @@ def stage(
     lifted: Mapping[str, str] | None = None,
     coordinator_mb: int = 1_000,
     gap_s: float = GAP_S,
-    times_calm: float = TIMES_CALM,
     protocol: str = "auto",
     check: Callable[[Lab], Awaitable[None]] | None = None,
     limit_s: float = _LIMIT_S,
@@ -262,14 +261,13 @@ def stage(
         lifted: quotas that keep the attack off: it is tried with them, then without, for what is behind them.
         coordinator_mb: how much memory a coordinator may come to have.
         gap_s: how long W may be without a commit.
-        times_calm: how many times as long as usual W's commits may take.
         protocol: kind of W's group, as in `Lab`, where the attack is on a group of one kind.
         check: what must hold of W's cluster after the attack.
         limit_s: a program that takes longer could not judge.
     """
     if sys.argv[1:2] == ["attack"]:
         run(partial(_attack, attack, sys.argv[2]), limit_s)
-    judged = Judged(settings or {}, coordinator_mb, gap_s, times_calm, protocol, check)
+    judged = Judged(settings or {}, coordinator_mb, gap_s, protocol, check)
     run(partial(_measure, judged, lifted), limit_s * (2 if lifted else 1))
 
 
@@ -284,7 +282,6 @@ class Judged:
     settings: Mapping[str, str]
     coordinator_mb: int
     gap_s: float
-    times_calm: float
     protocol: str
     check: Callable[[Lab], Awaitable[None]] | None
 
@@ -314,7 +311,7 @@ async def _measured(judged: Judged, how: str) -> None:
                 raise Broken(f"W was disturbed: {'; '.join(during.events[:5])}")
             if during.gap_s > max(judged.gap_s, _SHARE_OF_GAP * beside.gap_s):
                 raise Broken(f"W was without a commit for {during.gap_s:.2f} s")
-            if during.p99_ms > max(_SURE_MS, judged.times_calm * beside.p99_ms):
+            if during.p99_ms > max(_SURE_MS, TIMES_CALM * beside.p99_ms):
                 raise Broken(f"W's commits took {during.p99_ms / beside.p99_ms:.1f} times as long")
             if during.coordinator_mb > judged.coordinator_mb:
                 raise Broken(f"a coordinator came to {during.coordinator_mb} MB")

@@ -24,6 +24,7 @@ from muster_core.incremental.partitions import TopicPartition
 from muster_core.position import Position
 from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 NONE, STALE = error_code.NONE, error_code.STALE_MEMBER_EPOCH
 UNKNOWN = error_code.UNKNOWN_TOPIC_OR_PARTITION
@@ -120,6 +121,91 @@ def test_no_commit_by_token_stands_after_the_record_that_gave_the_partition_away
     answer = cluster.answer(call_id)
     assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     assert answer.topics[0].partitions[0].error_code == STALE
+    assert not commits(cluster)
+
+
+def unsent(name: str, epoch: int = 0) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=GROUP,
+        member_id=name,
+        member_epoch=epoch,
+        member_seq=1,
+        process_id=name.encode().ljust(16, b"."),
+    )
+
+
+def joining(name: str) -> ConsumerGroupHeartbeatRequest:
+    request = unsent(name)
+    request.rebalance_timeout_ms = 30_000
+    request.topics.names.append("u")
+    request.owned.SetInParent()
+    return request
+
+
+def committing(member: NumberedMember, offset: int, seq: int = 0) -> coordinator_pb2.OffsetCommitRequest:
+    request = coordinator_pb2.OffsetCommitRequest(group_id=GROUP, member_id=member.member_id, member_seq=seq)
+    (topic, number), token = one_of(member)
+    request.topics.add(name=topic).partitions.add(partition=number, offset=offset, token=token.to_proto())
+    return request
+
+
+def code_of(cluster: VirtualShard, call_id: int) -> ErrorCode:
+    answer = cluster.answer(call_id)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    return answer.topics[0].partitions[0].error_code
+
+
+def test_a_commit_of_a_member_waits_for_one_record_however_many_strangers_are_in_line() -> None:
+    """GRP-38."""
+    cluster = incremental_shard()
+    (member,) = joined(cluster, "a")
+    cluster.auto_ack = False
+    strangers = [cluster.send(joining(f"s{number}")) for number in range(20)]
+    calls = [cluster.send(committing(member, 10 + seq, seq)) for seq in (1, 2)]
+    assert len(cluster.waiting) == 1, "nobody acts on what the log may not have"
+    cluster.acknowledge()
+    assert [append.records[0].WhichOneof("kind") for append in cluster.waiting][:2] == [
+        "offset_committed"
+    ] * 2
+    cluster.acknowledge()
+    cluster.acknowledge()
+    assert [code_of(cluster, call) for call in calls] == [NONE] * 2
+    assert [record.member_seq for record in commits(cluster)] == [1, 2], "in their order"
+    assert sum(map(cluster.is_parked, strangers)) >= 19
+    while cluster.waiting:
+        cluster.acknowledge()
+    assert not any(map(cluster.is_parked, strangers))
+    check_every_cut(cluster.log, cluster.config)
+
+
+def test_a_commit_from_outside_keeps_its_place_in_line() -> None:
+    """GRP-38: what a member has left is committed by who comes after it, in the order of the calls."""
+    cluster = incremental_shard()
+    joined(cluster, "a")
+    cluster.auto_ack = False
+    cluster.send(joining("b"))
+    for name in ("a", "b"):
+        cluster.send(unsent(name, epoch=-1))
+    outside = coordinator_pb2.OffsetCommitRequest(group_id=GROUP, generation=-1)
+    outside.topics.add(name="t").partitions.add(partition=0, offset=99)
+    call_id = cluster.send(outside)
+    while cluster.waiting:
+        cluster.acknowledge()
+    assert code_of(cluster, call_id) == NONE
+    assert incremental_of(cluster).members == {}
+
+
+def test_commits_that_wait_for_a_slow_log_are_refused_and_not_kept() -> None:
+    """GRP-38."""
+    cluster = incremental_shard()
+    (member,) = joined(cluster, "a")
+    cluster.auto_ack = False
+    cluster.send(joining("b"))
+    call_id = cluster.send(committing(member, 10))
+    cluster.advance(cluster.config.append_timeout_ms)
+    assert code_of(cluster, call_id) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert not cluster.shard.groups[GROUP].commits
+    cluster.acknowledge()
     assert not commits(cluster)
 
 

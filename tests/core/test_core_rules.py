@@ -61,6 +61,27 @@ def test_calls_wait_for_the_record_in_flight_in_their_order() -> None:
     assert join.is_parked
 
 
+def test_a_commit_comes_before_what_follows_the_record_that_it_has_waited_for() -> None:
+    """GRP-38: each record may begin the next one, and a commit would wait for all of them."""
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    first.join()
+    cluster.auto_ack = False
+    leave = coordinator_pb2.LeaveGroupRequest(
+        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
+    )
+    cluster.send(leave)
+    commit = cluster.send(first.commit_request(7))
+    cluster.acknowledge()
+    kinds = [append.records[0].WhichOneof("kind") for append in cluster.waiting]
+    assert kinds == ["offset_committed", "generation_started"]
+    cluster.acknowledge()
+    assert not cluster.is_parked(commit)
+    cluster.acknowledge()
+    assert first.joined().generation == 2
+    assert fetched(cluster) == 7
+
+
 def test_a_session_that_ends_waits_for_the_record_in_flight() -> None:
     cluster = VirtualShard()
     first, second = settled(cluster, "a", "b")

@@ -297,17 +297,26 @@ class ShardContext:
             deadline: whether it is due because members said nothing; it is dropped at a suspension.
             call_id: the call that wants it, which is refused when the log is too slow; None: none does.
         """
-        if group.in_flight or group.gathers:
+        if group.has_line:
             group.line.append(Step(step, call_id, deadline))
         else:
             step()
 
     def call_in_line(self, group: Group, call: Request) -> bool:
         """Puts a call in line if the group has one; returns whether it had to."""
-        has_line = group.in_flight or group.gathers
+        has_line = group.has_line
         if has_line:
-            group.line.append(Step(partial(self.route, call.call_id), call_id=call.call_id))
+            group.line.append(self._routed(call))
         return has_line
+
+    def commit_in_line(self, group: Group, call: Request) -> bool:
+        """Puts a member's commit before all that is no commit; returns whether it has to wait (GRP-38)."""
+        if group.in_flight:
+            group.commits.append(self._routed(call))
+        return group.in_flight
+
+    def _routed(self, call: Request) -> Step:
+        return Step(partial(self.route, call.call_id), call_id=call.call_id)
 
     def gather(self, group: Group, call: Request) -> bool:
         """Begins a line with a call that has just come, so that those after it are decided with it (INC-146).
@@ -353,12 +362,13 @@ class ShardContext:
         return f"{LOG_SLOW} ({trouble})" if trouble else LOG_SLOW
 
     def _move_up(self, group: Group) -> None:
-        while group.line and not group.in_flight:
-            group.line.popleft().run()
+        while not group.in_flight and (step := group.next_step()) is not None:
+            step.run()
 
     def refuse_line(self, group: Group) -> None:
         """Refuses the calls in line: the log is too slow. Other steps stay in line."""
-        line, group.line = group.line, deque()
+        line, group.line = (*group.commits, *group.line), deque()
+        group.commits.clear()
         for step in line:
             if step.call_id is not None:
                 self.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, self.log_slow)

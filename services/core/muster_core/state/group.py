@@ -91,6 +91,7 @@ class Group:
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
         line: what waits for either, in order.
+        commits: those of members, which wait for the record that is in flight and for nothing else.
         held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
     """
 
@@ -123,6 +124,7 @@ class Group:
         self.in_flight = False
         self.gathers = False
         self.line: deque[Step] = deque()
+        self.commits: deque[Step] = deque()
         self._supporters = Supporters()
         self._ids = MemberIds()
         self._own_bytes = GROUP_BYTES + utf8_bytes(group_id)
@@ -132,6 +134,19 @@ class Group:
         self._holdings: Holdings | None = None
         self._counted_size = (0, 0)
         self.held_bytes = 0
+
+    # --- what waits
+
+    @property
+    def has_line(self) -> bool:
+        """Whether what comes for it now has to wait."""
+        return self.in_flight or self.gathers or bool(self.commits)
+
+    def next_step(self) -> Step | None:
+        """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
+        if self.commits:
+            return self.commits.popleft()
+        return self.line.popleft() if self.line else None
 
     # --- what it holds
 

@@ -84,7 +84,9 @@ class OffsetCommits:
                 return
             self._store(call, request, None)
             return
-        if self._context.call_in_line(group, call):
+        context = self._context
+        in_line = context.commit_in_line if _is_of_a_member(group, request) else context.call_in_line
+        if in_line(group, call):
             return
         if group.incremental is not None or request.HasField("member_epoch"):
             self._commit_incremental(call, request, group)
@@ -326,6 +328,12 @@ class OffsetCommits:
                     outcome.error_code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                     response.error_message = _OTHER_COMMIT
         return response
+
+
+def _is_of_a_member(group: Group, request: OffsetCommitRequest) -> bool:
+    """Whether a commit names a member: then it is judged by what that was given, which is in the log."""
+    member_id, incremental = request.member_id, group.incremental
+    return member_id in group.members or (incremental is not None and member_id in incremental.members)
 
 
 def _in_parts(record: records_pb2.Record, commit_bytes: int) -> list[records_pb2.Record]:
