@@ -21,9 +21,15 @@ CONVERTING = {"MUSTER_GROUP_CONVERT": "auto", "MUSTER_GROUP_CONVERT_AFTER_MS": "
 
 @asynccontextmanager
 async def deployed(
-    tmp_path: Path, changes: Mapping[str, str] | None = None
+    tmp_path: Path, changes: Mapping[str, str] | None = None, **members: int
 ) -> AsyncIterator[tuple[DevCluster, Fleet, muster.Cluster]]:
-    """A fleet of classic processes that was replaced, one after the other, by some that can be either."""
+    """A fleet of classic processes that was replaced, one after the other, by some that can be either.
+
+    Args:
+        tmp_path: of the test.
+        changes: settings of the servers.
+        members: settings of those that can be either.
+    """
     settings = {**CONVERTING, **(changes or {})}
     async with running(tmp_path / "cluster", redis_nodes=1, settings=settings) as cluster:
         await all_served(cluster.servers)
@@ -36,7 +42,7 @@ async def deployed(
                 for old, new in (("a", "d"), ("b", "e"), ("c", "f")):
                     starts = fleet.starts()
                     await fleet.stop(old)
-                    fleet.start(new, NEW)
+                    fleet.start(new, NEW, environment=None, **members)
                     await fleet.shared()
                     stops = max(count - starts[number] for number, count in fleet.starts().items())
                     assert stops <= 2, "a deployment step is a leave and a join, each one rebalance"
@@ -114,7 +120,11 @@ async def test_a_coordinator_is_killed_in_the_middle_of_the_conversion(tmp_path:
 
 async def test_a_worker_dies_right_after_the_conversion(tmp_path: Path) -> None:
     """INC-75, INC-104: it has the grace that its classic join asked for, and nobody else is touched."""
-    async with deployed(tmp_path) as (_, fleet, connection):
+    async with deployed(tmp_path, session_timeout_ms=15_000, disconnect_grace_ms=10_000) as (
+        _,
+        fleet,
+        connection,
+    ):
         before, starts = fleet.held(), fleet.starts()
         await converted(connection)
         await fleet.kill("e")

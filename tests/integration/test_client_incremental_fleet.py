@@ -44,9 +44,11 @@ async def test_workers_come_go_and_die_and_a_coordinator_dies_and_only_what_move
             await fleet.progresses()
             if protocol == "incremental-unary":  # a grace is short for a slow machine's fail-over
                 assert (fleet.held(), fleet.starts()) == (before, starts), "a fail-over stopped work"
+            await fleet.stop("d")
+            fleet.start("e", session_timeout_ms=10_000, disconnect_grace_ms=5_000)
             await fleet.shared()
             before, starts = fleet.held(), fleet.starts()
-            await fleet.kill("d")
+            await fleet.kill("e")
             await fleet.shared()
             fleet.only_moved(before, starts)
         finally:

@@ -5,14 +5,15 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import grpc
 import muster
 import pytest
+from kit import forked
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates, uri
+from kit.clusters.server_cluster import all_served
 from kit.tokens import token_settings
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
@@ -26,14 +27,8 @@ pytestmark = pytest.mark.cluster
 
 def tool(*arguments: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """The command `muster`, with these settings."""
-    return subprocess.run(
-        [sys.executable, "-c", "from muster.cli import main; main()", *arguments],
-        env={**os.environ, "COLUMNS": "200", **settings},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environment = {**os.environ, "COLUMNS": "200", **settings}
+    return forked.run([forked.MUSTER, *arguments], environment, timeout=120)
 
 
 async def test_members_outlive_a_coordinator_and_metadata_where_calls_need_a_token(tmp_path: Path) -> None:
@@ -77,7 +72,8 @@ async def test_members_outlive_a_coordinator_and_metadata_where_calls_need_a_tok
 async def test_operators_commands_present_the_token_too(tmp_path: Path) -> None:
     settings = token_settings(tmp_path / "token")
     folder = str(tmp_path / "cluster")
-    async with DevCluster(tmp_path / "cluster", coordinators=1, settings=settings):
+    async with DevCluster(tmp_path / "cluster", coordinators=1, settings=settings) as cluster:
+        await all_served(cluster.servers)
         doctor = await asyncio.to_thread(tool, "doctor", "--data", folder, settings=settings)
         assert doctor.returncode == 0, doctor.stdout
         listed = await asyncio.to_thread(tool, "features", "list", "--data", folder, settings=settings)

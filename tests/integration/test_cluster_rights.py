@@ -5,11 +5,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import muster
 import pytest
+from kit import forked
 from kit.certificates import AUTHORITY, Certificates
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
@@ -60,10 +60,7 @@ def command(issued: Certificates, name: str, *arguments: str) -> subprocess.Comp
         "MUSTER_TLS_CERT_FILE": issued.certificate(name),
         "MUSTER_TLS_KEY_FILE": issued.key(name),
     }
-    return subprocess.run(
-        [sys.executable, "-c", "from muster.cli import main; main()", *arguments],
-        env={**os.environ, **settings}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return forked.run([forked.MUSTER, *arguments], {**os.environ, **settings}, timeout=120)
 
 
 async def test_workers_do_what_rules_allow_and_lose_what_is_taken_away(

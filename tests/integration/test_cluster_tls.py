@@ -4,11 +4,11 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import muster
 import pytest
+from kit import forked
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
@@ -25,10 +25,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def cli(servers: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from muster.cli import main; main()", "topics", "list", "--servers", servers],
-        env={**os.environ, **settings}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return forked.run(
+        [forked.MUSTER, "topics", "list", "--servers", servers], {**os.environ, **settings}, timeout=120
+    )
 
 
 async def test_a_worker_outlives_its_certificate_and_its_coordinator(

@@ -5,13 +5,13 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import muster
 import pytest
+from kit import forked
 from kit.certificates import AUTHORITY, Certificates
 from kit.issuer import Issuer
 from kit.tokens import write_token
@@ -28,10 +28,9 @@ LASTS_S = 3
 
 
 def cli(servers: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from muster.cli import main; main()", "topics", "list", "--servers", servers],
-        env={**os.environ, **settings}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return forked.run(
+        [forked.MUSTER, "topics", "list", "--servers", servers], {**os.environ, **settings}, timeout=120
+    )
 
 
 async def test_a_worker_outlives_its_tokens_and_the_keys_of_their_issuer(

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import muster
 import pytest
+from kit import forked
 from kit.clusters.server_cluster import running
 from kit.waiting import until
 from muster_runtime.rpc.trust import Trust
@@ -18,11 +18,7 @@ pytestmark = pytest.mark.cluster
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = "from muster.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, "access", "trail", "--data", str(folder), *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return forked.run([forked.MUSTER, "access", "trail", "--data", str(folder), *arguments], timeout=120)
 
 
 async def test_what_was_done_is_in_the_trail_though_its_coordinator_and_a_node_were_killed(

@@ -41,6 +41,9 @@ IMPORTED = (
     "muster_server.nodes.command",
     "muster_server.verify.command",
 )
+MUSTER = str(Path(sys.executable).with_name("muster"))
+"""The command `muster`, which arguments follow."""
+
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 """Variables that a process reads only while it starts."""
 

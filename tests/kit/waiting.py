@@ -15,7 +15,8 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-PAUSE_S = 0.01
+PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
+"""Between two looks: asking costs more than what is asked for, where that takes seconds."""
 
 
 @overload
@@ -79,17 +80,18 @@ def stand_still(seconds: float) -> None:
 
 
 async def _until(read: Callable[[], Any], good: Callable[[Any], bool], wish: str, patience_s: float) -> Any:
-    deadline_s = time.monotonic() + patience_s
+    began_s = time.monotonic()
     while True:
         value = read()
         if isinstance(value, Awaitable):
             value = await value
         if good(value):
             return value
-        if time.monotonic() > deadline_s:
+        waited_s = time.monotonic() - began_s
+        if waited_s > patience_s:
             last = "" if value is False else f"; at last {value!r}"
             raise AssertionError(f"not within {patience_s:g} s: {wish}{last}")
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(min(max(PAUSE_S, waited_s / 20), LONGEST_PAUSE_S))
 
 
 def what_tasks_wait_for() -> str:
