@@ -161,9 +161,7 @@ class Application:
         unassigned = group.assigned_generation != group.generation
         for member_id, entry in staying.items():
             member = group.members.get(member_id)
-            if member is not None and (member.is_as(entry) or member.joined_again(entry)):  # nearly all
-                member.keep(entry)
-            else:
+            if member is None or not member.goes_on_as(entry):  # nearly all do
                 member = self._adopt(group, member, entry)
             if unassigned and (member.assignment or member.kept_tokens):
                 group.assign(member, b"")  # the generation before never got one (as Kafka's describe shows)
@@ -171,9 +169,7 @@ class Application:
         group.protocol_type = record.protocol_type
         group.protocol_name = record.protocol_name
         group.leader = record.leader
-        cause = common_pb2.RebalanceCause()
-        cause.CopyFrom(record.cause)  # a part of the record would keep all of it alive in the history
-        group.cause = cause
+        cause = group.cause = record.cause if not group.history.length else _alone(record.cause)
         group.unfinished = None
         group.new_member_added = False
         if staying:
@@ -288,8 +284,7 @@ class Application:
         record: incremental_pb2.EpochRaised,
     ) -> None:
         """An epoch is to the history what a generation is."""
-        cause = group.cause = common_pb2.RebalanceCause()
-        cause.CopyFrom(record.cause)
+        cause = group.cause = _alone(record.cause)
         if group.history.length:
             members = tuple(incremental_group.tally.participants)
             group.history.remember(GenerationEntry(record.epoch, cause, wall_ms, "", "", members, position))
@@ -336,8 +331,7 @@ class Application:
         group.incremental, group.owners, group.unfinished, group.reverted = made, {}, None, False
         group.renewed_topics, group.subscribed_topics = frozenset(), frozenset()
         group.protocol_name, group.leader, group.new_member_added = "", "", False
-        cause = group.cause = common_pb2.RebalanceCause()
-        cause.CopyFrom(record.cause)
+        cause = group.cause = _alone(record.cause)
         present = tuple(made.tally.participants)
         name = record.server_assignor
         group.history.remember(
@@ -471,6 +465,13 @@ class Application:
         if member is not None:
             self._on_gone(group, member)
             group.remove(member_id)
+
+
+def _alone(cause: common_pb2.RebalanceCause) -> common_pb2.RebalanceCause:
+    """A cause that outlives its record: a part of that would keep all of it alive."""
+    copied = common_pb2.RebalanceCause()
+    copied.CopyFrom(cause)
+    return copied
 
 
 def _first_of(partitions: Iterable[TopicPartition], count: int) -> list[TopicPartition]:

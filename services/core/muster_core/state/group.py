@@ -126,6 +126,7 @@ class Group:
         self.line: deque[Step] = deque()
         self.commits: deque[Step] = deque()
         self._supporters = Supporters()
+        self._topics_of: tuple[str, str] | None = None  # for which type and protocol the topics were read
         self._ids = MemberIds()
         self._own_bytes = GROUP_BYTES + utf8_bytes(group_id)
         self._size_bytes = 0
@@ -280,6 +281,7 @@ class Group:
             self._ids.take(member_id)
         self.members[member_id] = member
         self._supporters.add(member.terms.protocols)
+        self._topics_of = None
         self._size_bytes += member.size_bytes
         self._assigned_bytes += _assigned_bytes(member)
         if not self.leader:
@@ -296,6 +298,7 @@ class Group:
         if member is None:
             return None
         self._supporters.remove(member.terms.protocols)
+        self._topics_of = None
         self._size_bytes -= member.size_bytes
         self._assigned_bytes -= _assigned_bytes(member)
         self._ids.forget(member_id)
@@ -338,6 +341,8 @@ class Group:
         self._size_bytes -= member.size_bytes
         change()
         self._size_bytes += member.size_bytes
+        if member.terms.protocols != before:
+            self._topics_of = None
         if member.terms.protocols.names != before.names:
             self._supporters.remove(before)
             self._supporters.add(member.terms.protocols)
@@ -478,10 +483,13 @@ class Group:
 
     def recompute_subscribed_topics(self) -> None:
         """Reads the topics from the members' metadata; unknown if any is foreign (LD-17 to LD-19)."""
+        name = self.protocol_name
+        if self._topics_of == (self.protocol_type, name):
+            return  # nobody came, went or said anything else since
         self.subscribed_topics = None
         if self.protocol_type == CONSUMER:
-            name = self.protocol_name
             self.subscribed_topics = topics_in(one.metadata_for(name) for one in self.members.values())
+        self._topics_of = self.protocol_type, name
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""

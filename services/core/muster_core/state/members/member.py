@@ -250,16 +250,20 @@ class Member:
         self.recorded_join_seq, self.recorded_process_id = self.join_seq, self.process_id
         self.recorded_weight = self.terms.weight or 1
 
-    def is_as(self, recorded: records_pb2.Member) -> bool:
-        """Whether a record was made of the member as it is; False also when that is not known cheaply."""
-        own = self._record
-        return own is recorded or (own is not None and own == recorded)
+    def goes_on_as(self, recorded: records_pb2.Member) -> bool:
+        """Takes over a record that says of it what the one before did, but for the number of a later join.
 
-    def joined_again(self, recorded: records_pb2.Member) -> bool:
-        """Takes over the number of a later join; False: more is new, or that is not known cheaply."""
-        if self._record is None or not is_later_join(recorded, self._record):
+        Returns:
+            False: more is new, or that is not known cheaply; nothing was taken over.
+        """
+        own = self._record
+        if own is None:
             return False
-        self.join_seq = recorded.member_seq
+        if own is not recorded and own != recorded:
+            if not is_later_join(recorded, own):
+                return False
+            self.join_seq = recorded.member_seq
+        self.keep(recorded)
         return True
 
     def write(self, record: records_pb2.Member) -> None:
