@@ -159,3 +159,38 @@ def test_what_groups_remember_is_compared_with_a_snapshot_and_not_kept_for_nothi
             group.history[-1].started_at_ms += 1
             assert audited(stored=True).findings.broken == {"G12": 1}
             group.history[-1].started_at_ms -= 1
+
+
+@pytest.mark.parametrize(("length", "moves"), [(100, 1_000), (2, 1_000), (1, 0), (100, 1), (3, 4)])
+def test_how_much_groups_remember_is_a_setting_and_what_they_remember_is_compared(
+    length: int, moves: int
+) -> None:
+    """AUD-18."""
+    built = healthy()
+    for number in range(2, 7):
+        built.generation(number, "z", "y")
+        built.assignment(number, "z", z=[number % 2, 3], y=[1 - number % 2, 4])
+    state = Shard(built.shard, GroupConfig(history_length=length, history_moves=moves))
+    for entry in built.entries:
+        state.replay(entry.position, records_pb2.Record.FromString(entry.record))
+    history = state.groups[built.group].history
+    covered = Covered(built.shard, built.end, built.entries[-1].hash, catalog_place=state.catalog_place)
+
+    def broken() -> dict[str, int]:
+        snapshot = StoredSnapshot(list(parts(state.groups.values(), covered)), b"")
+        audit = LogAudit(built.shard, snapshots={built.end: lambda: snapshot})
+        audit.add_page(page_of(built.entries))
+        return dict(audit.findings.broken)
+
+    assert broken() == {}
+    latest, first = history[-1], history[0]
+    latest.moves_truncated = not latest.moves_truncated
+    assert broken() == {"G12": 1}
+    latest.moves_truncated = not latest.moves_truncated
+    history.appendleft(first)
+    assert broken() == {"G12": 1}
+    history.popleft()
+    del history[-1]
+    assert broken() == {"G12": 1}
+    history.clear()
+    assert broken() == {"G12": 1}

@@ -220,6 +220,20 @@ def test_members_that_number_their_joins() -> None:
     assert acts.ask_join(follower, member_seq=1_000).error_code == error_code.INVALID_REQUEST
 
 
+def test_a_join_without_a_number_lets_no_earlier_one_count() -> None:
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    acts.assigned([leader, follower])
+    follower.protocols = [("range", b"2")]
+    follower.join(member_seq=7)
+    leader.join(member_seq=7)
+    assert {who.joined().generation for who in (leader, follower)} == {2}
+    acts.assigned([leader, follower])
+    follower.protocols = [("range", b"3")]
+    assert follower.join(member_seq=0).is_parked
+    assert acts.ask_join(follower, member_seq=6).error_code == error_code.INVALID_REQUEST
+
+
 @pytest.mark.row("JG-27")
 def test_a_numbered_join_is_answered_again_while_the_group_completes() -> None:
     cluster = acts.shard()

@@ -87,6 +87,30 @@ def _a_member_that_waits_before_the_target(built: LogBuilder) -> None:
     _grown(built).step("b", 3, waits=True)
 
 
+# --- joins
+
+
+def _an_earlier_join_of_an_incremental_member(built: LogBuilder) -> None:
+    log = _grown(built)
+    log.subscribe("b", 3)
+    log.subscribe("b", 2)
+
+
+def _a_join_of_an_incremental_member_twice(built: LogBuilder) -> None:
+    _grown(built).subscribe("b")
+
+
+def _an_earlier_join_in_what_a_member_says(built: LogBuilder) -> None:
+    log = _grown(built)
+    log.subscribe("b", 3)
+    log.subscribe("b", 2, joined=False)
+
+
+def _another_process_that_took_no_place_over(built: LogBuilder) -> None:
+    _grown(built).subscribe("b", 2)
+    _last(built, lambda record: setattr(record.member_subscribed.member, "process_id", bytes(16)))
+
+
 # --- epochs and targets
 
 
@@ -453,6 +477,10 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
         _settings_that_no_server_takes,
         _an_incremental_record_that_may_be_skipped,
         _a_join_without_its_process,
+        _an_earlier_join_of_an_incremental_member,
+        _a_join_of_an_incremental_member_twice,
+        _an_earlier_join_in_what_a_member_says,
+        _another_process_that_took_no_place_over,
         _an_incremental_member_without_a_time_out,
         _an_incremental_member_that_is_too_heavy,
         _a_topic_that_is_subscribed_twice,

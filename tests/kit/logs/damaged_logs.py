@@ -7,7 +7,7 @@ from itertools import count, pairwise
 from kit.logs.damaged_holds import HOLD_DAMAGES
 from kit.logs.damaged_incremental import INCREMENTAL_DAMAGES
 from kit.logs.damaged_reversions import REVERSION_DAMAGES
-from kit.logs.forged_members import FORGED_MEMBERS
+from kit.logs.forged_members import FORGED_JOINS, FORGED_MEMBERS, FORGED_PLACES
 from kit.logs.forged_records import FORGED
 from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.log.chain import chain_hash
@@ -229,7 +229,7 @@ def _a_partition_that_another_keeps(built: LogBuilder) -> None:
 
 
 def _a_static_id_for_two(built: LogBuilder) -> None:
-    built.generation(2, "y=s", "z=s")
+    built.generation(2, "x=s", "y=s")
 
 
 def _a_replacement_of_a_dynamic_member(built: LogBuilder) -> None:
@@ -237,8 +237,8 @@ def _a_replacement_of_a_dynamic_member(built: LogBuilder) -> None:
 
 
 def _a_take_over_in_another_generation(built: LogBuilder) -> None:
-    built.generation(2, "z=s")
-    built.replaced(1, "z", "y", "s")
+    built.generation(2, "x=s")
+    built.replaced(1, "x", "y", "s")
 
 
 def _too_many_members(built: LogBuilder) -> None:
@@ -342,9 +342,9 @@ def _a_member_that_comes_back(built: LogBuilder) -> None:
 
 
 def _a_take_over_by_one_that_left(built: LogBuilder) -> None:
-    built.generation(2, "z=s")
-    built.replaced(2, "z", "y", "s")
-    built.replaced(2, "y", "z", "s")
+    built.generation(2, "x=s")
+    built.replaced(2, "x", "y", "s")
+    built.replaced(2, "y", "x", "s")
 
 
 def _a_member_without_an_id(built: LogBuilder) -> None:
@@ -379,6 +379,12 @@ def _an_edited_record_with_a_new_chain(built: LogBuilder) -> None:
     record.assignment_committed.members.add(member_id="stranger")
     built.change(4, record=record.SerializeToString())
     rechain(built, 4)
+
+
+def _a_member_left_out_that_comes_back(built: LogBuilder) -> None:
+    built.generation(2, "y", "z")
+    built.generation(3, "y")
+    built.generation(4, "y", "z")
 
 
 def _removal_of(built: LogBuilder, *numbers: int) -> None:
@@ -437,7 +443,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
             _a_take_over_in_another_generation,
         ),
         "G9": (_a_partition_for_two,),
-        "G10": (_a_static_id_for_two, _a_replacement_of_a_dynamic_member),
+        "G10": (_a_static_id_for_two, _a_replacement_of_a_dynamic_member, *FORGED_PLACES),
         "G11": (_too_many_members, _too_much_metadata),
         "G12": (_a_departure_from_a_group_that_never_was,),
         "G13": (
@@ -452,11 +458,11 @@ DAMAGES: tuple[Damage, ...] = tuple(
         ),
         "G14": (_a_group_of_another_shard,),
         "G15": (_a_partition_that_another_keeps,),
-        "G16": FORGED,
+        "G16": (*FORGED, *FORGED_JOINS),
         "G17": (_a_removed_partition_that_is_given, _a_commit_in_a_removed_partition),
         "G18": FORGED_MEMBERS,
         "M3": (_a_removal_without_silence, _a_removal_that_states_a_shorter_time_out),
-        "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
+        "M4": (_a_member_that_comes_back, _a_member_left_out_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),
         "O3": (
             _a_commit_of_a_fenced_member,

@@ -106,8 +106,8 @@ def _a_silence_of_who_left(built: LogBuilder) -> None:
 
 
 def _a_take_over_for_another_cause(built: LogBuilder) -> None:
-    built.generation(2, "z=s")
-    built.replaced(2, "z", "y", "s")
+    built.generation(2, "x=s")
+    built.replaced(2, "x", "y", "s")
     _last(built, lambda record: setattr(record.member_replaced.cause, "kind", cause_kind.LEFT))
 
 

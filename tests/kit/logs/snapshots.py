@@ -28,6 +28,7 @@ IN_MEMORY_ONLY = {
     "suspect",
     "confirmed",
     "_record",
+    "_topics_of",
     "line",
     "ends",
 }

@@ -218,10 +218,11 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "G10",
-            "A static id belongs to one member at a time.",
+            "A static id belongs to one member at a time, and in a classic group for its life.",
             "generations",
             Severity.SERIOUS,
-            "The static ids of each generation, each once; each take-over against the holder.",
+            "The static ids of each generation, each once, and against those that members had before; each "
+            "take-over against the holder, and against all members.",
         ),
         Invariant(
             "G11",
@@ -268,7 +269,8 @@ INVARIANTS: dict[str, Invariant] = {
             Severity.SERIOUS,
             "Each record by itself: nothing is empty, negative or named twice that cannot be, and its cause "
             "is one that such a record has. A group that is removed must be there, one with members keeps "
-            "its type, and how far the catalog was seen never goes back.",
+            "its type, joins of a member are numbered upwards and say what they ask for once, and how far "
+            "the catalog was seen never goes back.",
         ),
         Invariant(
             "G17",
@@ -407,10 +409,11 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "M4",
-            "A member that left is in no later generation under that id, and takes no place over.",
+            "A member that left or was left out comes back under that id in no generation and no take-over.",
             "generations and take-overs",
             Severity.SERIOUS,
-            "The members of each generation, and who takes a place over, against all that left.",
+            "The members of each generation, and who takes a place over, against all that were members "
+            "before the last one.",
         ),
         Invariant(
             "M5",

@@ -12,6 +12,7 @@ from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.audit.node_log import NodeLog, check_ends, fronts, lacks, witness
 from muster_core.audit.nonces import NonceBook
+from muster_core.audit.remembered import is_part_of
 from muster_core.audit.stored_snapshots import SnapshotCheck, Snapshots
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
@@ -260,6 +261,10 @@ class LogAudit:
         )
         for group_id in differing:
             stored.groups[group_id].offsets = state.groups[group_id].offsets
+        for group_id, group in stored.groups.items():
+            made = state.groups.get(group_id)
+            if made is not None and is_part_of(group.history, made.history):
+                group.history = made.history
         place = state.catalog_place
         if not stored.covered.catalog_place.epoch:  # an earlier version wrote the snapshot
             place = Position(0, place.offset)

@@ -1,6 +1,6 @@
 """Checks the generations of classic groups: a log has about as many members in them as it has commits."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -70,6 +70,7 @@ class GenerationChecker:
             changed: Sequence[records_pb2.Member] = ()
         else:
             changed = _changed(group, rows)
+            self._check_lives(position, message, rows, members)
             group.members = members = _members_of(group, rows, now_ms)
             group.members_are_right = self._check_members(position, message, rows, members)
             self._bindings.generation_started(position, message, rows)
@@ -83,7 +84,7 @@ class GenerationChecker:
             self._findings.broke("G5", position, text)
         if group.gone and not group.gone.isdisjoint(members):
             back = sorted(group.gone.intersection(members))
-            self._findings.broke("M4", position, f"{_name(message)}: {back} left before")
+            self._findings.broke("M4", position, f"{_name(message)}: {back} left, or were left out, before")
         if longest_bytes > RECORD_MAX_BYTES or len(rows) > self._limits.max_size:
             self._check_size(position, message, len(rows))
         if group.removal is not None:
@@ -123,6 +124,29 @@ class GenerationChecker:
                 f"{_name(message)}: {size} members of at most {most}, "
                 f"{size_bytes} bytes of at most {RECORD_MAX_BYTES}",
             )
+
+    def _check_lives(
+        self,
+        position: Position,
+        message: records_pb2.GenerationStarted,
+        rows: Sequence[records_pb2.Member],
+        before: Mapping[str, FollowedMember],
+    ) -> None:
+        """Checks what no join changes, of the members that stay, and whose place a new one has."""
+        holders = {one.record.group_instance_id: name for name, one in before.items()}
+        for row in rows:
+            known, instance = before.get(row.member_id), row.group_instance_id
+            if known is None:
+                if instance and instance in holders:
+                    text = f"{row.member_id} has the static id {instance!r}, which {holders[instance]} had"
+                    self._findings.broke("G10", position, f"{_name(message)}: {text}")
+                continue
+            had = known.record.group_instance_id
+            if instance != had:
+                text = f"{row.member_id} has the static id {instance!r}, and had {had!r}"
+                self._findings.broke("G10", position, f"{_name(message)}: {text}")
+            if problem := _wrong_in_join(row, known.record):
+                self._findings.broke("G16", position, f"{_name(message)}: {row.member_id} {problem}")
 
     def _check_members(
         self,
@@ -183,7 +207,23 @@ def _members_of(
             member.record, member.heard_ms = row, now_ms
             members[member_id] = member
     strangers.clear()
+    group.gone |= before.keys() - members.keys()
     return members
+
+
+def _wrong_in_join(row: records_pb2.Member, before: records_pb2.Member) -> str:
+    """What the number of a member's join says against it; empty: nothing, as of joins without a number."""
+    if 0 < row.member_seq < before.member_seq:
+        return f"is of join {row.member_seq}, and has made join {before.member_seq}"
+    if 0 < row.member_seq == before.member_seq and _asked_for(row) != _asked_for(before):
+        return f"asks for something else than before, and has not joined since its join {row.member_seq}"
+    return ""
+
+
+def _asked_for(row: records_pb2.Member) -> tuple[object, ...]:
+    """What a member says with each join, to every version."""
+    protocols = [(protocol.name, protocol.metadata) for protocol in row.protocols[:]]
+    return row.session_timeout_ms, row.rebalance_timeout_ms, row.disconnect_grace_ms, protocols
 
 
 def _name(message: records_pb2.GenerationStarted) -> str:

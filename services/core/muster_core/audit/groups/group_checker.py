@@ -343,6 +343,9 @@ class GroupChecker:
             position,
             f"group {message.group_id!r}: {new}, which takes {static!r} over, left before",
         )
+        taken = new in group.members or new == message.old_member_id
+        text = f"group {message.group_id!r}: {new}, which takes {static!r} over, is a member already"
+        self._findings.expect("G10", not taken, position, text)
         group.seqs_of_strangers.pop(message.old_member_id, None)
         group.gone.add(message.old_member_id)
         group.members_are_right = False

@@ -298,7 +298,7 @@ class Joins:
             self._refuse(call, fault, "")
             return
         member = group.members[member_id]
-        if request.member_seq and request.member_seq < member.join_seq:
+        if request.member_seq and request.member_seq < max(member.join_seq, member.recorded_join_seq):
             self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
             return
         if group.state is GroupState.PREPARING_REBALANCE and join.is_retry(member):

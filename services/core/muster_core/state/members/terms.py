@@ -54,7 +54,9 @@ def terms_of_record(record: records_pb2.Member) -> Terms:
 
 
 def is_later_join(record: records_pb2.Member, before: records_pb2.Member) -> bool:
-    """Whether a record says of a member what the one before said, but for the number of its join."""
+    """Whether a record says of a member what the one before said, but for the number of a later join."""
+    if 0 < record.member_seq < before.member_seq:
+        return False
     same = records_pb2.Member()
     same.CopyFrom(record)
     same.member_seq = before.member_seq

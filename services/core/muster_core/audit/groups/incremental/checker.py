@@ -72,6 +72,8 @@ class IncrementalChecker:
         self._expect("G7", member is not None or message.joined, position, f"{name} did not join")
         self._check_static(position, group, told, {told.member_id}, name)
         self._check_binding(position, member, told, same_process=True)
+        if member is not None and (problem := _wrong_in_join(message, member.told)):
+            self._findings.broke("G16", position, f"{name} {problem}")
         if member is None:
             member = group.members[told.member_id] = MemberState(told)
             size = len(group.members)
@@ -360,6 +362,18 @@ class IncrementalChecker:
 
     def _expect(self, invariant: str, holds: bool, position: Position, text: str) -> None:
         self._findings.expect(invariant, holds, position, text)
+
+
+def _wrong_in_join(
+    message: incremental_pb2.MemberSubscribed, before: incremental_pb2.IncrementalMember
+) -> str:
+    """What the join says against a record of a member that is one already; empty: nothing."""
+    told = message.member
+    if told.process_id != before.process_id:
+        return "is of another process, which took no place over"
+    if told.member_seq < before.member_seq + (message.joined and before.member_seq > 0):
+        return f"is of join {told.member_seq}, and has made join {before.member_seq}"
+    return ""
 
 
 def _moved_on_hold(group: GroupState, message: incremental_pb2.TargetAssigned) -> set[TopicPartition]:
