@@ -46,6 +46,8 @@ SMALL, LARGE = (3, 3), (30, 5)
 JOIN_BARS_MS = {10: 20.0, 100: 50.0, 1_000: 200.0}
 MEMBERS = 1_000
 COMMITTING = 20
+WINDOWS = 3
+"""So many times as many joins tell their CPU: what heartbeats take in a second varies by as much."""
 
 
 def partitions_of(members: int) -> int:
@@ -97,7 +99,7 @@ async def join_rows(cluster: DevCluster, sizes: Sequence[int], tries: int, peers
 
 async def coordinator_rows(cluster: DevCluster, folder: Path, tries: int) -> list[Row]:
     """What a join costs a coordinator."""
-    found = await raw_joins(cluster, MEMBERS, tries)
+    found = await raw_joins(cluster, MEMBERS, WINDOWS * tries)
     holds = folder / "holds"
     settings = {"PYTHONPATH": str(HOLDS), "BENCH_HOLDS": str(holds)}
     async with DevCluster(folder / "timed", redis_nodes=1, coordinators=1, settings=settings) as timed:

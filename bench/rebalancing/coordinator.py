@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -33,7 +32,8 @@ class RawJoins:
     """What a join to a group of raw members on streams took.
 
     Attributes:
-        cpu_ms: of the coordinator and its assignor's process, each join, without what they use anyway.
+        cpu_ms: of the coordinator and its assignor's process in a second with a join, each time, less that of
+            the second before it.
         holds_ms: the longest hold of the loop after each join, CPU time.
         holders: what held it.
         told: members that were told something, of each join.
@@ -134,15 +134,14 @@ async def raw_joins(cluster: DevCluster, members: int, tries: int, holds: Path |
     async with RawGroup(cluster.coordinators[0].address, group, 2 * members, STREAMS) as raw:
         raw.add(members)
         await raw.balanced()
-        idle, joined = [], []
         for _ in range(tries):
             await asyncio.sleep(QUIET_S)
-            idle.append(await _cpu_of_window(pid))
+            idle_ms = await _cpu_of_window(pid)
             raw.news.clear()
             lists = {name: set(member.owned) for name, member in raw.members.items()}
             began_ns = time.monotonic_ns()
             raw.add(1)
-            joined.append(await _cpu_of_window(pid))
+            found.cpu_ms.append(await _cpu_of_window(pid) - idle_ms)
             await raw.balanced()
             changed = {name for name, own in lists.items() if own != set(raw.members[name].owned)}
             newest = next(reversed(raw.members))
@@ -154,8 +153,6 @@ async def raw_joins(cluster: DevCluster, members: int, tries: int, holds: Path |
                 found.holders.append(what)
             raw.remove_newest()
             await raw.balanced()
-        usual = statistics.median(idle)
-        found.cpu_ms = [one - usual for one in joined]
     return found
 
 
