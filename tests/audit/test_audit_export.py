@@ -16,6 +16,7 @@ from kit.logs.log_builder import LogBuilder, healthy, page_of
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.waiting import until
+from muster_core.audit.nonces import NonceSet
 from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.position import Position
@@ -34,6 +35,7 @@ from muster_audit.describe import describe_at, parse_time
 from muster_audit.export import export_log, report_exported
 from muster_audit.reading.exported import ExportSource, ShardExport, mark
 from muster_audit.reading.facts import Broken, LogRead
+from muster_audit.reading.nonce_files import NonceFiles
 from muster_audit.reading.scan import ScanOptions, audit_log
 from muster_audit.reading.sources import NodesSource, open_source
 from typer.testing import CliRunner
@@ -96,6 +98,36 @@ async def test_a_log_that_cannot_be_written_is_named_and_ends_no_run(
         assert "shard=0" in done.problem
         (folder / "shard=0").unlink()
         assert export_log(source, folder, 0).written == 22
+
+
+@pytest.mark.cluster
+async def test_of_a_log_with_a_repeated_nonce_nothing_is_exported_and_a_right_one_needs_no_list_of_nonces(
+    nodes: RedisNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AUD-17, AUD-20."""
+    built = empty(0, 1)
+    built.genesis()
+    built.claim()
+    for _ in range(900):
+        built.commit(-1, "")
+    repeated = replace(built, entries=[*built.entries])
+    repeated.entries.pop()
+    repeated.add(built.entries[-1].record, nonce=1_500)
+    store(nodes[0], 0, 1, repeated.entries, repeated.end)
+    with NodesSource(nodes.url) as source:
+        mark(tmp_path / "export", source.genesis)
+        done = export_log(source, tmp_path / "export", 0)
+        with pytest.raises(LogUnreadableError, match="broken at 1-902: nonce"):
+            describe_at(source, "g", 10**15)
+    assert (done.written, done.broken, done.end_hash, seen(tmp_path / "export")) == (0, True, "", [])
+    assert "L7 is broken at 1-902" in done.problem
+    store(nodes[0], 0, 1, built.entries, built.end)
+    for book in (NonceSet, NonceFiles):
+        monkeypatch.delattr(book, "add")
+        monkeypatch.delattr(book, "add_all")
+    with NodesSource(nodes.url) as source:
+        assert export_log(source, tmp_path / "export", 0).written == 902
+        assert describe_at(source, "g", 10**15).position == built.end
 
 
 @pytest.mark.cluster

@@ -1,9 +1,12 @@
 """What a group looked like at a time, from the log or from an export of it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from muster_core.audit.log_checker import LogChecker
+from muster_core.audit.nonce_spans import NonceSpans, NoncesUnclear
+from muster_core.audit.nonces import NonceBook, NonceSet
 from muster_core.config import GroupConfig
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
@@ -51,6 +54,12 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
     Raises:
         LogUnreadableError: the log is broken before that time, or its beginning is missing.
     """
+    with suppress(NoncesUnclear):
+        return _replayed(source, group_id, at_ms, NonceSpans())
+    return _replayed(source, group_id, at_ms, NonceSet())  # as `muster verify`, which needs no Arrow either
+
+
+def _replayed(source: LogSource, group_id: str, at_ms: int, nonces: NonceBook) -> Then:
     shard = shard_of(group_id, source.shard_count)
     state = Shard(shard, GroupConfig())
     position, written_at_ms = NOWHERE, 0
@@ -64,7 +73,7 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
             position, written_at_ms = run.position(index), record.written_at_ms
             state.replay_as(kind, position, record)
 
-    checker = LogChecker(shard, cluster=source.genesis, groups=False, follow=follow)
+    checker = LogChecker(shard, cluster=source.genesis, nonces=nonces, groups=False, follow=follow)
     try:
         node = source.best_node(shard)
         for page in source.pages(shard, node, source.acknowledged(shard), PAGE_ENTRIES):
@@ -76,6 +85,7 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
                 )
     except _Enough:
         pass
+    checker.check_nonces()
     for violation in checker.findings.violations:
         if violation.position <= position:
             raise LogUnreadableError(

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 from muster_core.audit.anchor import End
-from muster_core.audit.invariants import Findings
+from muster_core.audit.invariants import Findings, Violation
 from muster_core.audit.log_checker import LogChecker
+from muster_core.audit.nonces import NonceBook
 from muster_core.audit.stored_snapshots import SnapshotCheck
 from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun
@@ -21,6 +23,7 @@ from redis.exceptions import RedisError
 
 from muster_audit.reading.durable import HeldElsewhere, held_alone
 from muster_audit.reading.exported import LOCK, Beginning, ShardExport, mark
+from muster_audit.reading.nonce_books import with_nonces
 from muster_audit.reading.sources import LogSource, open_source
 from muster_audit.spark.plan import Piece, spread, task_count
 
@@ -118,17 +121,21 @@ def _go_on(source: LogSource, export: ShardExport) -> tuple[int, str]:
     Where the log is trimmed, or a node is lost, meanwhile, it is tried again.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        problems: list[str] = []
-        new = _New(source, export, problems)
         try:
-            if new.acknowledged == export.end:
-                return 0, ""
-            return export.write(new.pages(), new.beginning), "".join(problems)
+            return with_nonces(partial(_write_new, source, export))
         except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
             source.leave_silent()
     raise AssertionError("the last attempt returns or raises")
+
+
+def _write_new(source: LogSource, export: ShardExport, nonces: NonceBook) -> tuple[int, str]:
+    problems: list[str] = []
+    new = _New(source, export, nonces, problems)
+    if new.acknowledged == export.end:
+        return 0, ""
+    return export.write(new.pages(), new.beginning), "".join(problems)
 
 
 class _New:
@@ -137,13 +144,16 @@ class _New:
     Args:
         source: the log.
         export: what is there of it.
+        nonces: takes those of what follows.
         problems: takes why there is not more.
 
     Attributes:
         acknowledged: up to where it is read.
     """
 
-    def __init__(self, source: LogSource, export: ShardExport, problems: list[str]) -> None:
+    def __init__(
+        self, source: LogSource, export: ShardExport, nonces: NonceBook, problems: list[str]
+    ) -> None:
         self.acknowledged = source.acknowledged(export.shard)
         self._source, self._export, self._problems = source, export, problems
         self._findings = Findings()
@@ -152,23 +162,31 @@ class _New:
             export.shard,
             (export.end, export.end_hash) if export.end != NOWHERE else None,
             cluster=source.genesis,
+            nonces=nonces,
             groups=False,
             follow=self._mark,
         )
 
     def pages(self) -> Iterator[Page]:
-        """Page by page up to the first one that is broken."""
-        shard, begun = self._export.shard, self._export.end
-        node = self._source.best_node(shard)
-        for page in self._source.pages(shard, node, self.acknowledged, PAGE_ENTRIES, begun):
+        """Page by page up to the first one that is broken.
+
+        Raises:
+            _Broken: a nonce repeats in them, which is known only after the last one.
+        """
+        shard, end = self._export.shard, self._export.end
+        node, found = self._source.best_node(shard), self._checker.findings.violations
+        for page in self._source.pages(shard, node, self.acknowledged, PAGE_ENTRIES, end):
             self._checker.add_page(page)
-            if self._checker.findings.violations:
-                first = self._checker.findings.violations[0]
-                self._problems.append(
-                    f"{first.invariant} is broken at {first.position.stream_id}: {first.detail}"
-                )
-                return
+            if found:
+                self._problems.append(_said(found[0]))
+                break
             yield page
+            end = page.last
+        known = len(found)
+        self._checker.check_nonces()
+        for repeat in found[known:]:
+            if repeat.position <= end:
+                raise _Broken(_said(repeat))
 
     def beginning(self) -> Beginning | None:
         """The oldest right snapshot that covers the first entry; where there is none that is a problem."""
@@ -191,6 +209,10 @@ class _New:
             if record.HasField("snapshot"):
                 hash_ = self._checker.hash_at(Position.from_proto(record.snapshot.upto))
                 self._snapshots.mark(run.position(index), record.snapshot, hash_)
+
+
+def _said(violation: Violation) -> str:
+    return f"{violation.invariant} is broken at {violation.position.stream_id}: {violation.detail}"
 
 
 def export(spark: "SparkSession", address: str, folder: Path) -> list[Exported]:

@@ -5,7 +5,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
@@ -14,7 +14,6 @@ from muster_core.audit.anchor import End
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog, proven
-from muster_core.audit.nonce_spans import NonceSpans, NoncesUnclear
 from muster_core.audit.nonces import NonceBook
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
@@ -35,7 +34,7 @@ from muster_audit.reading.facts import (
     Segment,
     Unread,
 )
-from muster_audit.reading.nonce_files import NonceFiles
+from muster_audit.reading.nonce_books import DEFAULT_MEMORY_MB, with_nonces
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import Timeline
 
@@ -43,7 +42,6 @@ SEGMENT_ENTRIES = 4_096
 """Offsets whose entries are compared between nodes by one digest."""
 
 _ATTEMPTS = 5
-_CATALOG_SHARE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class ScanOptions:
     """
 
     rules: Rules = Rules.ALL
-    memory_mb: int = 256
+    memory_mb: int = DEFAULT_MEMORY_MB
     page_entries: int = PAGE_ENTRIES
     span_ms: int = 60_000
     began_ms: int = 0
@@ -102,10 +100,11 @@ def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int 
 
 def _facts(source: LogSource, shard: int, node: int, options: ScanOptions, *, digest: bool) -> list[Fact]:
     """What a pass over a log found; a second one follows where spans cannot say whether nonces repeat."""
-    with suppress(NoncesUnclear):
-        return list(_audit_once(source, shard, node, options, NonceSpans(), digest=digest))
-    with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
+
+    def read(nonces: NonceBook) -> list[Fact]:
         return list(_audit_once(source, shard, node, options, nonces, digest=digest))
+
+    return with_nonces(read, options.memory_mb)
 
 
 def _beside_the_entries(source: LogSource, audit: LogAudit, nodes: Iterable[NodeLog]) -> Iterator[Fact]:

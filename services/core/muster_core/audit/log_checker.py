@@ -131,11 +131,7 @@ class LogChecker:
 
     def finish(self) -> Findings:
         """Checks what can only be known at the end."""
-        late = self._nonces.late(self.findings.limit)
-        for position, nonce in late.first:
-            self.findings.broke("L7", position, _repeated(nonce))
-        if late.total > len(late.first):
-            self.findings.broken["L7"] += late.total - len(late.first)
+        self.check_nonces()
         if self.begins_trimmed:
             first = self.first.stream_id
             if self._covered == NOWHERE:
@@ -151,6 +147,14 @@ class LogChecker:
                     f"the log begins at {first}; the newest snapshot reaches only {self._covered.stream_id}",
                 )
         return self.findings
+
+    def check_nonces(self) -> None:
+        """Checks what is known of nonces only after the last entry; a part of `finish`."""
+        late = self._nonces.late(self.findings.limit)
+        for position, nonce in late.first:
+            self.findings.broke("L7", position, _repeated(nonce))
+        if late.total > len(late.first):
+            self.findings.broken["L7"] += late.total - len(late.first)
 
     # -- pages on which nothing is wrong ------------------------------------------------------------
 
