@@ -4,6 +4,7 @@
 ./x audit-corpus
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +15,9 @@ from muster_audit.spark.session import spark_session
 
 def main() -> int:
     """Runs the corpus."""
+    argparse.ArgumentParser(
+        prog="./x audit-corpus", description=(__doc__ or "").partition("\n")[0]
+    ).parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-audit-corpus-") as name:
         folder = Path(name)
         log = folder / "spark.log"

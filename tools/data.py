@@ -1,5 +1,6 @@
 """Writes the tables and views of docs/data.md from the code."""
 
+import argparse
 import inspect
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def page(stored: str) -> str:
 
 def main() -> None:
     """Entry point of `./x data`."""
+    argparse.ArgumentParser(prog="./x data", description=(__doc__ or "").partition("\n")[0]).parse_args()
     PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
     print(f"data: {len(ALL)} tables written to {PAGE.name}")
 

@@ -4,6 +4,7 @@ protoc writes absolute imports (`from muster.v1 import …`) that the client's p
 shadow; they are rewritten to `muster_protos.muster.v1`.
 """
 
+import argparse
 import re
 import sys
 import tempfile
@@ -53,6 +54,9 @@ def _rewritten(text: str) -> str:
 
 def main() -> None:
     """Entry point of `./x protos` and of the check."""
+    parser = argparse.ArgumentParser(prog="./x protos", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if it would change")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
         generate(fresh)
@@ -63,7 +67,7 @@ def main() -> None:
             for p in have.rglob("*")
             if p.is_file() and p.suffix in {".py", ".pyi"}
         }
-        if "--check" in sys.argv[1:]:
+        if options.check:
             stale = sorted(str(path) for path in new.keys() | old.keys() if new.get(path) != old.get(path))
             if stale:
                 sys.exit("protos: stubs are not up to date, run ./x protos: " + ", ".join(stale))

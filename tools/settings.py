@@ -1,5 +1,6 @@
 """Writes docs/settings.md from the classes that read the settings, or checks that it is up to date."""
 
+import argparse
 import inspect
 import sys
 from collections.abc import Iterable
@@ -78,8 +79,11 @@ def page() -> str:
 
 def main() -> None:
     """Entry point of `./x settings` and of the check."""
+    parser = argparse.ArgumentParser(prog="./x settings", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if it would change")
+    options = parser.parse_args()
     fresh = page()
-    if "--check" not in sys.argv[1:]:
+    if not options.check:
         PAGE.write_text(fresh)
         print(f"settings: {fresh.count('| `MUSTER_')} variables written to {PAGE.name}")
     elif not PAGE.exists() or PAGE.read_text() != fresh:

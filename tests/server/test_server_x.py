@@ -3,7 +3,11 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+from kit import forked
 
 ROOT = Path(__file__).parents[2]
 READ = (
@@ -42,3 +46,22 @@ def test_the_environment_is_made_again_where_its_folder_was_moved(tmp_path: Path
     assert setup(first, python) == ""
     first.rename(second)
     assert "making the environment" in setup(second, python)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("tool", ["audit_corpus", "data", "metrics", "protos", "settings"])
+def test_what_writes_files_refuses_an_option_that_it_does_not_know(tool: str) -> None:
+    done = forked.run([sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--chek"])
+    assert done.returncode == 2
+    assert "unrecognized arguments: --chek" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.cluster
+def test_a_demo_without_text_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "muster_server.demo", "--input", str(tmp_path / "none")]
+    done = forked.run(command, {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "500"})
+    assert done.returncode == 2
+    assert "there is no such folder" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,7 @@ def demo(
     Starts a cluster with three Redis nodes on this machine, kills the coordinator that owns the group
     (SIGKILL), a worker (SIGKILL), a Redis node (SIGKILL), and stops another coordinator (SIGTERM); then
     compares the counts with those of a single process and verifies the log. Exit code 1: not equal, or
-    not clean.
+    not clean. Exit code 2: there is no text.
     """
     folder = Path(tempfile.mkdtemp(prefix="muster-demo-"))
     show = Show()
@@ -41,7 +41,11 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         good = asyncio.run(Demo(folder, FAST_PLAN if fast else FULL_PLAN, text, show, audit=audit).run())
-    except (DemoError, InputError, ChildError) as error:
+    except InputError as error:  # nothing was started, and nothing is there to be looked at
+        shutil.rmtree(folder, ignore_errors=True)
+        show.say(f"failed: {error}", "bold red")
+        raise typer.Exit(2) from None
+    except (DemoError, ChildError) as error:
         show.say(f"failed: {error}", "bold red")
     except KeyboardInterrupt:
         show.say("stopped")
