@@ -1,7 +1,9 @@
 """Anchors: a cluster that was set back with every key is told from one that was not."""
 
 import asyncio
+import errno
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,6 +79,20 @@ def test_a_key_that_is_none_is_named(keys: Keys, tmp_path: Path) -> None:
 def test_what_is_no_anchor_is_refused(text: bytes) -> None:
     with pytest.raises(AnchorError, match="holds no anchor"):
         parse(text, "it", None)
+
+
+def test_nothing_is_left_of_one_that_the_disk_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    place = tmp_path / "anchor"
+    place.write_text("of before")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(AnchorError, match=r"anchor: .* No space left on device"):
+        Anchoring(keep=str(place)).store("c", {})
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"anchor": "of before"}
 
 
 def test_only_a_restore_since_the_anchor_excuses_what_is_gone() -> None:

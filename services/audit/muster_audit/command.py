@@ -1,6 +1,8 @@
 """`muster-audit`."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from muster_audit.check import Progress, Result
+
+_NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 EXIT_BROKEN = 1
 EXIT_UNREADABLE = 2
@@ -125,7 +129,10 @@ def check_command(
     options = CheckOptions(
         rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, reads, tasks, anchoring
     )
-    with session("check", master, spark_log) as (spark, progress), tables_folder(report) as tables:
+    with (
+        session("check", master, spark_log, writes=report) as (spark, progress),
+        tables_folder(report) as tables,
+    ):
         result = check(spark, address, options, tables, progress)
         if report is not None:
             from muster_audit.page import write_page
@@ -159,7 +166,7 @@ def export_command(
     """
     if "://" not in address:
         _fail(f"{address!r} is no address of a log: redis://host:port,host:port,…")
-    with session("export", master, spark_log) as (spark, progress):
+    with session("export", master, spark_log, writes=folder) as (spark, progress):
         from muster_audit.export import ends_of_export, export, report_exported
         from muster_audit.reading.exported import ANCHOR
 
@@ -234,7 +241,7 @@ def follow_command(
         anchoring = Anchoring(keep=place, private_key=sign_with)
         broken = follow(address, checkpoint, options, listener, stop, metrics, anchoring)
     except (CheckpointUnusable, LogUnreadableError, redis.RedisError, OSError) as error:
-        _fail(str(error))
+        _fail(_in_words(error, checkpoint))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -293,7 +300,7 @@ def insights_command(
 
         loaded(lake)
 
-    with session("insights", master, spark_log, first=there_is_a_lake) as (spark, progress):
+    with session("insights", master, spark_log, first=there_is_a_lake, writes=report) as (spark, progress):
         from muster_audit.lake.insights import look_into
         from muster_audit.lake.insights_page import write_page
 
@@ -318,6 +325,13 @@ def _fail(message: str, command: str = _COMMAND) -> NoReturn:
     raise typer.Exit(EXIT_UNREADABLE)
 
 
+def _in_words(error: Exception, writes: Path | None) -> str:
+    """What went wrong, with the name of what is made where an open file cannot be written: that has none."""
+    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and not error.filename and writes:
+        return f"{writes} cannot be written: {os.strerror(error.errno)}"
+    return str(error)
+
+
 @contextmanager
 def session(
     name: str,
@@ -326,6 +340,7 @@ def session(
     command: str = _COMMAND,
     *,
     first: Callable[[], None] = lambda: None,
+    writes: Path | None = None,
 ) -> "Iterator[tuple[SparkSession, Progress]]":
     """A Spark session and what shows the progress; what goes wrong becomes a sentence and exit code 2.
 
@@ -335,6 +350,7 @@ def session(
         log: file for Spark's own log; `-`: standard error; absent: one that is kept only where a run fails.
         command: the program, which its messages name.
         first: called before Spark is started, to look for what would refuse the run.
+        writes: what the run makes; named where the disk is full.
     """
     console = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="muster-audit-"))
@@ -350,7 +366,7 @@ def session(
             with spark_session(f"{command} {name}", master=master, folder=folder, log=target) as spark:
                 yield spark, progress
     except (JavaMissing, LogUnreadableError, ValueError, OSError, redis.RedisError) as error:
-        _fail(str(error), command)
+        _fail(_in_words(error, writes), command)
     except ModuleNotFoundError:
         raise
     except Exception as error:

@@ -44,7 +44,10 @@ def build_command(
 
         Lake.load(lake)
 
-    with session("build", master, spark_log, "muster-lake", first=lake_or_empty) as (spark, progress):
+    with session("build", master, spark_log, "muster-lake", first=lake_or_empty, writes=lake) as (
+        spark,
+        progress,
+    ):
         from muster_audit.lake.build import build
 
         progress(f"building {lake}")

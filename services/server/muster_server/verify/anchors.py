@@ -211,10 +211,14 @@ def _save(place: str, text: bytes) -> None:
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".new")
-        with temporary.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with temporary.open("wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:  # as on a full disk: half an anchor is of no use
+            temporary.unlink(missing_ok=True)
+            raise
     except (OSError, URLError, ValueError) as error:
         raise AnchorError(f"the anchor cannot be kept at {place}: {error}") from error
