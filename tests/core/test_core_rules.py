@@ -10,6 +10,7 @@ from muster_core.log.chain import chain_hash
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
 
 
 def published(*partitions: int) -> bytes:
@@ -80,6 +81,31 @@ def test_a_commit_comes_before_what_follows_the_record_that_it_has_waited_for() 
     cluster.acknowledge()
     assert first.joined().generation == 2
     assert fetched(cluster) == 7
+
+
+def test_what_follows_a_record_comes_before_the_line_also_where_commits_have_waited() -> None:
+    """GRP-38: everybody is back, so the generation begins with whoever is; strangers would hold it up."""
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    first.join()
+    cluster.auto_ack = False
+    leave = coordinator_pb2.LeaveGroupRequest(
+        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
+    )
+    cluster.send(leave)
+    altered = cluster.send(
+        AlterGroupSettingsRequest(group_id="g", set=GroupSettings(session_timeout_ms=40_000))
+    )
+    cluster.send(first.commit_request(7))
+    cluster.acknowledge()
+    kinds = [append.records[0].WhichOneof("kind") for append in cluster.waiting]
+    assert kinds == ["offset_committed", "generation_started"]
+    cluster.acknowledge()
+    assert cluster.is_parked(altered)
+    cluster.acknowledge()
+    assert first.joined().generation == 2
+    cluster.acknowledge()
+    assert not cluster.is_parked(altered)
 
 
 def test_a_session_that_ends_waits_for_the_record_in_flight() -> None:

@@ -299,6 +299,8 @@ class ShardContext:
         """
         if group.has_line:
             group.line.append(Step(step, call_id, deadline))
+        elif group.commits:  # it follows a record, after the commits that have waited for that (GRP-38)
+            group.commits.append(Step(step, call_id, deadline))
         else:
             step()
 

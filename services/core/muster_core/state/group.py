@@ -91,7 +91,8 @@ class Group:
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
         line: what waits for either, in order.
-        commits: those of members, which wait for the record that is in flight and for nothing else.
+        commits: those of members, which wait for the record that is in flight and for nothing else; behind
+            them what follows from that record.
         held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
     """
 
@@ -141,7 +142,7 @@ class Group:
     @property
     def has_line(self) -> bool:
         """Whether what comes for it now has to wait."""
-        return self.in_flight or self.gathers or bool(self.commits)
+        return self.in_flight or self.gathers
 
     def next_step(self) -> Step | None:
         """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
@@ -219,6 +220,7 @@ class Group:
     def drop_deadlines(self) -> None:
         """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
         self.line = deque(step for step in self.line if not step.deadline)
+        self.commits = deque(step for step in self.commits if not step.deadline)
 
     # --- states
 
