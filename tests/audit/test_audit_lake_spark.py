@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Collection
@@ -243,3 +244,9 @@ def test_the_analyses_read_their_days_and_no_older_ones(spark: "SparkSession", t
     for path in older:
         path.write_bytes(b"damaged")
     check_insights(look_into(spark, lake, 1, 3_600_000, lambda _: None), [built])
+
+
+def test_an_interrupt_is_left_to_the_program(spark: "SparkSession") -> None:
+    """PySpark's own handler fails with traces where it comes within a call to Java."""
+    assert spark.range(3).count() == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,7 +1,9 @@
 """Starts Spark: with a Java that is found, quiet, and with nothing left on the machine but its log file."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,8 +86,12 @@ def spark_session(
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
         )
+    interrupted = signal.getsignal(signal.SIGINT)
     with _errors_to(log):
         session = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's own handler asks Java within a call to Java, which fails with traces.
+        signal.signal(signal.SIGINT, interrupted)
     try:
         yield session
     finally:
