@@ -19,9 +19,9 @@ from muster_core.record_bounds import (
     in_appends,
     utf8_bytes,
 )
-from muster_core.state.offsets import offset_order
-from muster_core.state.offsets.offset_order import PORTION as ORDERED
+from muster_core.state.offsets import offset_order, offset_store, runs
 from muster_core.state.offsets.offset_store import CommittedOffset, CommittedValues, OffsetStore
+from muster_core.state.offsets.runs import RUN, Runs
 from muster_core.state.published import topics_in
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -184,13 +184,21 @@ class Unread(dict[tuple[str, int], CommittedValues]):
     keys = items = values = __iter__  # type: ignore[assignment]  # they only raise
 
 
+@pytest.fixture
+def _as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets are kept by topic, as many, and put in order a few at a time."""
+    monkeypatch.setattr(offset_store, "SMALL", 0)
+    for module in (offset_order, runs):
+        monkeypatch.setattr(module, "RUN", 30)
+
+
+@pytest.mark.usefixtures("_as_large")
 @pytest.mark.parametrize("topic", ["t", "u"])
 def test_a_deletion_looks_at_no_offsets_of_other_topics(topic: str) -> None:
     cluster = VirtualShard()
     cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(5, {}, {}, {}, 0)))
     cluster.ask(commit_from_outside(["t", "kept"], partitions=3))
     offsets = cluster.shard.groups["g"].offsets
-    assert offsets.put_in_order()
     cluster.auto_ack = False
     cluster.send(commit_from_outside([topic], partitions=5))  # is on its way
     offsets.table = Unread(offsets.table)
@@ -203,12 +211,12 @@ def test_a_deletion_looks_at_no_offsets_of_other_topics(topic: str) -> None:
     assert all_offsets(cluster) == left
 
 
+@pytest.mark.usefixtures("_as_large")
 def test_a_removal_of_partitions_looks_at_no_other_offsets() -> None:
     cluster = VirtualShard()
     cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(5, {"t": 3}, {}, {"t": 2}, 0)))
     cluster.ask(commit_from_outside(["t", "kept"], partitions=3))
     offsets = cluster.shard.groups["g"].offsets
-    assert offsets.put_in_order()
     offsets.table = Unread(offsets.table)
     removed = {"t": frozenset({1}), "unknown": frozenset({0})}
     cluster.feed(
@@ -359,8 +367,13 @@ def test_topics_of_subscriptions_are_read_up_to_a_number_and_alike_lists_count_o
     assert topics_in(lists) is None
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_offsets_stay_in_order_whatever_comes_and_goes(seed: int) -> None:
+def test_offsets_stay_in_order_whatever_comes_and_goes(
+    seed: int, large: bool, request: pytest.FixtureRequest
+) -> None:
+    if large:
+        request.getfixturevalue("_as_large")
     draw, store = random.Random(seed), OffsetStore()
     topics = [f"t{number}" for number in range(300)]
     for _ in range(200):
@@ -378,7 +391,8 @@ def test_offsets_stay_in_order_whatever_comes_and_goes(seed: int) -> None:
                 pass
             assert list(store.after(after)) == [one for one in everything if after is None or one > after]
     store.remove([common_pb2.TopicPartitions(topic=topic, partitions=range(10)) for topic in topics])
-    assert store.put_in_order()
+    while not store.put_in_order():
+        pass
     assert (len(store), store.held_bytes, list(store.after(None))) == (0, 0, [])
 
 
@@ -420,14 +434,15 @@ def test_a_group_that_is_deleted_is_told_of_with_all_that_it_had() -> None:
     assert ended == [("g", 3)]
 
 
+@pytest.mark.usefixtures("_as_large")
 @pytest.mark.parametrize("in_order", [False, True])
 def test_what_nobody_reads_any_more_is_given_up_some_at_a_time(in_order: bool) -> None:
     """LIM-55."""
     store = OffsetStore()
     for number in range(50):
         store.put((f"t{number % 3}", number), CommittedOffset(1, -1, "", 1, 0))
-    if in_order:
-        assert store.put_in_order()
+    while in_order and not store.put_in_order():
+        pass
     left = []
     while not store.clear_some(20):
         left.append(len(store))
@@ -438,15 +453,15 @@ def test_what_nobody_reads_any_more_is_given_up_some_at_a_time(in_order: bool) -
 
 def test_offsets_that_are_in_order_are_not_sorted_again_for_one_that_goes() -> None:
     store = OffsetStore()
-    for number in range(100):
+    for number in range(2_000):
         store.put(("t", number), CommittedOffset(1, -1, "", 1, 0))
     assert store.put_in_order()
     store.remove([common_pb2.TopicPartitions(topic="t", partitions=[7, 3])])
-    left = [("t", number) for number in range(100) if number not in (3, 7)]
+    left = [("t", number) for number in range(2_000) if number not in (3, 7)]
     assert list(store.after(None)) == left, "nothing was put in order since"
 
 
-@pytest.mark.parametrize("gone", [1, 30, 400, 4_000])
+@pytest.mark.parametrize("gone", [1, 30, 400, 900, 4_000])
 def test_few_or_many_that_go_leave_the_others_in_order(gone: int) -> None:
     store, draw = OffsetStore(), random.Random(gone)
     for number in range(4_000):
@@ -455,19 +470,19 @@ def test_few_or_many_that_go_leave_the_others_in_order(gone: int) -> None:
     numbers = draw.sample(range(100, 6_000), gone)
     store.remove([common_pb2.TopicPartitions(topic="t", partitions=numbers)])
     left = [("t", number) for number in range(4_000) if number not in frozenset(numbers)]
+    if gone > 900:
+        assert store.put_in_order()
     assert list(store.after(None)) == list(store.table) == left
 
 
-@pytest.mark.parametrize("in_order", [0, 30, 60])
-def test_the_numbers_of_a_topic_are_found_whatever_was_put_in_order(
-    in_order: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(offset_order, "PORTION", 30)
+@pytest.mark.usefixtures("_as_large")
+@pytest.mark.parametrize("in_order", [0, 1, 2, 9])
+def test_the_numbers_of_a_topic_are_found_whatever_was_put_in_order(in_order: int) -> None:
     store = OffsetStore()
     for number in range(20):
         for topic in "tuv":
             store.put((topic, number), CommittedOffset(1, -1, "", 1, 0))
-    for _ in range(in_order // 30):
+    for _ in range(in_order):
         store.put_in_order()
     store.remove([common_pb2.TopicPartitions(topic="t", partitions=[3, 15])])
     found = store.numbers_of(lambda name: name in "tv")
@@ -486,7 +501,7 @@ def test_offsets_are_put_in_order_some_at_a_time_and_a_page_waits_for_that() -> 
     cluster.ask(commit_from_outside(["u", "t"]))
     store = cluster.shard.groups["g"].offsets
     _, one = next(iter(store))
-    numbers = list(range(3 * ORDERED))
+    numbers = list(range(3 * RUN))
     random.Random(1).shuffle(numbers)
     for number in numbers:
         store.put(("t", number), one)
@@ -494,11 +509,12 @@ def test_offsets_are_put_in_order_some_at_a_time_and_a_page_waits_for_that() -> 
     request.groups.add(group_id="g", limit=10)
     pages = [cluster.ask(request) for _ in range(4)]
     found = [page.groups[0] for page in pages if isinstance(page, coordinator_pb2.OffsetFetchResponse)]
-    assert [(len(page.topics), page.more) for page in found] == [(0, True)] * 3 + [(1, True)]
+    assert [(len(page.topics), page.more) for page in found] == [(0, True)] * 2 + [(1, True)] * 2
     assert [entry.partition for entry in found[-1].topics[0].partitions] == list(range(10))
     assert all_offsets(cluster) == [*(("t", number) for number in sorted(numbers)), ("u", 0)]
 
 
+@pytest.mark.usefixtures("_as_large")
 @pytest.mark.parametrize("seed", range(20))
 def test_the_order_of_offsets_holds_whatever_goes_comes_back_and_is_put_in_order(seed: int) -> None:
     source, store = random.Random(seed), OffsetStore()
@@ -523,3 +539,32 @@ def test_the_order_of_offsets_holds_whatever_goes_comes_back_and_is_put_in_order
             one for one in store.table if one[0] != "c"
         }
         assert sum(map(len, named.values())) == sum(one[0] != "c" for one in store.table)
+
+
+def test_what_comes_and_goes_without_a_reader_leaves_nothing() -> None:
+    """LIM-31: gaps are closed as they grow, and not by who reads first."""
+    numbers = Runs[int]()
+    for number in range(20 * RUN):
+        numbers.add(number)
+        if number >= RUN:
+            numbers.leave_out([number - RUN])
+    assert sum(map(len, numbers.containers)) < 4 * RUN
+    assert sorted(numbers.all()) == list(range(19 * RUN, 20 * RUN))
+
+
+def test_no_more_is_put_in_order_at_a_time_than_a_run_whatever_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-31: new numbers were merged into all that there were, for milliseconds with a hundred thousand."""
+    monkeypatch.setattr(runs, "RUN", 100)
+    draw, numbers = random.Random(1), Runs[int]()
+    everything = draw.sample(range(10**9), 5_000)
+    turns = 0
+    for begin in range(0, 5_000, 250):
+        for number in everything[begin : begin + 250]:
+            numbers.add(number)
+        while not numbers.sort_some():
+            turns += 1
+        assert max(map(len, numbers.containers)) <= 100
+    assert turns <= 2 * 5_000 // 100
+    assert list(numbers.after(-1)) == sorted(everything)

@@ -54,6 +54,10 @@ class _Table(dict[TopicPartition, CommittedValues]):
     __slots__ = ()
 
 
+SMALL = 1_000
+"""As many offsets are looked through, or sorted, in less than a millisecond; more are kept by topic."""
+
+
 def weight_of(partition: TopicPartition, metadata: str) -> int:
     """About what a committed offset takes in memory."""
     return OFFSET_BYTES + utf8_bytes(partition[0]) + utf8_bytes(metadata)
@@ -74,7 +78,7 @@ class OffsetStore:
         self.table: dict[TopicPartition, CommittedValues] = _Table()
         self.held_bytes = 0
         self.newest_ms = 0
-        self._order = OffsetOrder()
+        self._order: OffsetOrder | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -82,7 +86,7 @@ class OffsetStore:
     @property
     def containers(self) -> list[object]:
         """What holds names and numbers alone: a garbage collector would look at each, and find nothing."""
-        return [self.table, *self._order.containers]
+        return [self.table, *(() if self._order is None else self._order.containers)]
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
         return zip(self.table, map(committed_offset, self.table.values()), strict=True)
@@ -131,8 +135,14 @@ class OffsetStore:
         """Counts what came in the place of something else, or of nothing."""
         metadata = offset[2]
         if before is None:
-            self.held_bytes += weight_of(partition, metadata)
-            self._order.came(partition)
+            # As `weight_of`, without its calls: half a million come one by one.
+            self.held_bytes += OFFSET_BYTES + utf8_bytes(partition[0])
+            if metadata:
+                self.held_bytes += utf8_bytes(metadata)
+            if self._order is not None:
+                self._order.came(partition)
+            elif len(self.table) > SMALL:
+                self._order = OffsetOrder(self.table)
         else:
             self.held_bytes += utf8_bytes(metadata) - utf8_bytes(before[2])
 
@@ -141,10 +151,11 @@ class OffsetStore:
         for entry in topics:
             topic, numbers = entry.topic, entry.partitions[:]
             # Without a step of Python for each: a deletion may take hundreds of thousands.
-            found = map(self.table.pop, zip(repeat(topic), numbers), repeat(None))
+            found = [*map(self.table.pop, zip(repeat(topic), numbers), repeat(None))]
             metadata = [gone[2] for gone in found if gone is not None]
             self.held_bytes -= len(metadata) * weight_of((topic, 0), "") + utf8_bytes("".join(metadata))
-            self._order.forget(topic, numbers)
+            if self._order is not None:
+                self._order.forget(topic, [*compress(numbers, found)])
 
     def clear_some(self, most: int) -> bool:
         """Gives up some of what nobody reads any more; returns whether nothing is left.
@@ -153,23 +164,32 @@ class OffsetStore:
         """
         for _ in range(min(most, len(self.table))):
             self.table.popitem()
-        return not self.table and not self._order.clear_some(most)
+        return not self.table and (self._order is None or self._order.clear_some(most))
 
     def numbers_of(self, is_meant: Callable[[str], bool]) -> dict[str, list[int]]:
         """The numbers of the partitions of some topics, by the names in the table: it may have a million."""
-        return self._order.numbers_of(is_meant, self.table)
+        if self._order is not None:
+            return self._order.numbers_of(is_meant)
+        found: dict[str, list[int]] = {}
+        for name, number in self.table:
+            if is_meant(name):
+                found.setdefault(name, []).append(number)
+        return found
 
     def topics(self) -> set[str]:
         """The topics in which something is committed, or whose partitions are parked."""
-        return {topic_of(name) for name in self._order.names(self.table)}
+        names = {name for name, _ in self.table} if self._order is None else self._order.names()
+        return set(map(topic_of, names))
 
     def put_in_order(self) -> bool:
         """Puts some more partitions in order; returns whether all are (LIM-31)."""
-        return self._order.take_some(self.table)
+        return self._order is None or self._order.put_in_order()
 
     def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
         """The partitions in the order of topic and number, from the first one after that; None: all.
 
         All must have been put in order, and nothing be stored or removed until the caller has seen enough.
         """
-        return self._order.after(partition)
+        if self._order is not None:
+            return self._order.after(partition)
+        return iter(sorted(one for one in self.table if partition is None or one > partition))
