@@ -16,6 +16,9 @@ from coordinator.session_client import Session, call, stable
 from coordinator.test_coordinator_quotas import EXHAUSTED, OFF, commit, status
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_image import LogImage
+from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, quotas_pb2, quotas_pb2_grpc
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
@@ -254,6 +257,45 @@ async def test_calls_at_the_same_time_bring_no_more_than_one_after_the_other(
     assert (await shown(one, "total_members"))["one"][0] == 3
     assert (await shown(one, "total_partitions"))["g"][0] == 6
     await session.close()
+
+
+async def test_calls_that_wait_for_a_load_count_when_that_is_over(
+    coordinators: Coordinators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIM-61, LIM-62: nobody knew when they came what there is, so nothing of them counted."""
+    one, *_ = await serving(coordinators)
+    assert await commits_in(one, group_of(0), 0, 1) == OK
+    await coordinators.running[0].abort()
+    go_on, load = asyncio.Event(), Loader.load
+
+    async def slow(loader: Loader, image: LogImage, *rest: Any) -> None:
+        if image.shard == 0:
+            await go_on.wait()
+        await load(loader, image, *rest)
+
+    monkeypatch.setattr(Loader, "load", slow)
+    quotas = QuotaSettings.model_validate({**OFF, "total_groups": 3, "total_partitions": 5})
+    again = await coordinators.add(
+        "b", quotas=quotas, trust=NamedCallers.with_rules(None), load_wait_ms=5_000
+    )
+    await until(lambda: 0 in again.shards and again.shards[0].phase is Phase.LOADING, "a load")
+    one = coordinators.caller(again, "one")
+    asked = [commits_in(one, group_of(0, index), index % 2, 2 + index % 2) for index in range(10)]
+    session = await Session(one.channel).hello()
+    await session.send(
+        *(call(number, offset_commit=commit(group_of(0, 100 + number), 1)) for number in range(1, 6))
+    )
+    waiting = asyncio.gather(*asked)
+    await asyncio.sleep(0.5)
+    go_on.set()
+    outcomes = Counter(await waiting)
+    replies = await session.until(lambda: len(session.said("reply")) == 5 and session.said("reply"))
+    outcomes.update(EXHAUSTED if reply.WhichOneof("response") == "refused" else OK for reply in replies)
+    await session.close()
+    assert outcomes[OK] + outcomes[EXHAUSTED] == 15
+    assert outcomes[OK] <= 4, "three that are new, and the one that nobody has begun now"
+    assert 1 <= (await shown(one))["one"][0] <= 3
+    assert (await shown(one, "total_partitions"))["one"][0] <= 5
 
 
 async def test_members_that_wait_for_a_join_phase_count_once(coordinators: Coordinators) -> None:

@@ -347,6 +347,24 @@ def test_a_file_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | N
     assert named in str(error.value)
 
 
+async def test_a_refusal_names_what_sets_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "quotas.toml"
+    file.write_text(
+        '[[quota]]\ncaller = "batch"\ntotal_members = 1\n[[quota]]\ngroups = "a"\ntotal_members = 1\n'
+    )
+    of = quotas(Clock(), file, total_members=1)
+    texts = {}
+    for who, group_id in (("batch-7", "x"), ("web", "x"), ("", "a-1")):
+        full = of.full_with(Quota.TOTAL_MEMBERS, group_id, 2, who)
+        assert full is not None
+        texts[full.name] = str(full.refusal(Quota.TOTAL_MEMBERS, full.now_s()))
+    of.close()
+    in_file = "(total_members in the file of MUSTER_QUOTA_FILE)"
+    places = {"batch-7": in_file, "web": "(MUSTER_QUOTA_TOTAL_MEMBERS)", "a": in_file}
+    assert texts.keys() == places.keys()
+    assert all(place in texts[name] for name, place in places.items())
+
+
 async def test_a_file_that_changes_is_in_force_for_who_is_there_and_one_that_cannot_be_used_is_not(
     tmp_path: Path,
 ) -> None:

@@ -60,6 +60,16 @@ def test_what_open_calls_may_bring_counts_until_it_has_come_or_they_end(totals: 
     assert totals.with_coming("even") == Total(5, 1, 7)
 
 
+def test_what_was_there_before_is_not_what_open_calls_bring(totals: Totals) -> None:
+    ended = totals.expect("even", 2, 10)
+    totals.resize("g0", 5, 500, brought=False)
+    assert totals.with_coming("even") == Total(5, 7, 510), "a shard was loaded"
+    totals.resize("g0", 7, 510)
+    assert totals.with_coming("even") == totals.of("even") == Total(5, 7, 510)
+    ended()
+    assert totals.with_coming("even") == totals.of("even")
+
+
 def test_calls_that_bring_nothing_end_in_any_order(totals: Totals) -> None:
     first, second = totals.expect("even", 0, 0), totals.expect("even", 0, 0)
     third = totals.expect("even", 1, 0)

@@ -247,7 +247,15 @@ class Coordinator:
         self._parts = _Parts(
             channels, view, log_client, lease, ownership, peers, taker, keeper, aside, counted
         )
-        admission = Admission(quotas, calls.is_new, calls.group_of, rights.may, counted.begun)
+        admission = Admission(
+            quotas,
+            lambda group_id: calls.core_of(group_id) is not None,
+            calls.is_new,
+            calls.group_of,
+            rights.may,
+            counted.begun,
+        )
+        calls.admit_late = admission.admit_late
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,

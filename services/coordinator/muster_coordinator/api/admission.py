@@ -1,5 +1,6 @@
 """Whether a caller may make a call now: what its quotas, and those of the group's prefix, still have."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import ConvertGroupRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
-from muster_runtime.rpc.quotas import Connection, Quota, Quotas
+from muster_runtime.rpc.quotas import Connection, Quota, Quotas, current_connection
 
 _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that is put out
     coordinator_pb2.JoinGroupRequest,
@@ -32,6 +33,15 @@ Admit = Callable[[Connection | None, GroupRequest, int], Ended | None]
 It returns what is called at the end of the call; None: nothing is."""
 
 
+GIVEN_UP_S = 5.0
+"""What a call has brought may be on its way to the log for so long after its caller has given it up."""
+
+
+def end_later(ended: Ended) -> None:
+    """Ends a call that was given up, in the running event loop."""
+    asyncio.get_running_loop().call_later(GIVEN_UP_S, ended)
+
+
 def admit_all(_connection: Connection | None, _request: GroupRequest, _size_bytes: int) -> Ended | None:
     """Refuses nothing."""
     return None
@@ -44,6 +54,7 @@ class Admission:
 
     Args:
         quotas: of the server.
+        is_here: whether the shard of a group is loaded, so that it is known what the group has.
         is_new: whether a group does not exist, as far as this process is the one that knows.
         group_of: a group that is here.
         may: whether the caller of now may make a call: who may not takes nothing from the group's quota.
@@ -53,12 +64,14 @@ class Admission:
     def __init__(
         self,
         quotas: Quotas,
+        is_here: Callable[[str], bool],
         is_new: Callable[[str], bool],
         group_of: Callable[[str], Group | None],
         may: Callable[[GroupRequest], bool],
         begins: Callable[[str, str], None],
     ) -> None:
         self._quotas = quotas
+        self._is_here = is_here
         self._is_new = is_new
         self._group_of = group_of
         self._may = may
@@ -73,8 +86,18 @@ class Admission:
         Raises:
             ResourceExhausted: it is too much; nothing of it was done.
         """
+        return self._admit(connection, request, size_bytes)
+
+    def admit_late(self, request: GroupRequest) -> Ended | None:
+        """As `admit`, in the task of a call that has waited for a load: what it begins, or adds."""
+        return self._admit(current_connection(), request, None)
+
+    def _admit(
+        self, connection: Connection | None, request: GroupRequest, size_bytes: int | None
+    ) -> Ended | None:
+        """See `admit`; size_bytes: of the call, None: it was counted, but for what it begins or adds."""
         quotas = self._quotas
-        is_commit = isinstance(request, coordinator_pb2.OffsetCommitRequest)
+        is_commit = isinstance(request, coordinator_pb2.OffsetCommitRequest) and size_bytes is not None
         begins = self._begins_group(request)
         may_begin = begins and self._may(request)
         group_id = group_of(request)
@@ -89,8 +112,9 @@ class Admission:
             if begins:
                 connection.take(Quota.NEW_GROUPS)
         if quotas.has_groups and _is_of_a_group(request) and (may_begin or self._may(request)):
-            quotas.take_of_groups(Quota.CALLS, group_id, 1)
-            quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
+            if size_bytes is not None:
+                quotas.take_of_groups(Quota.CALLS, group_id, 1)
+                quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
             if is_commit:
                 quotas.take_of_groups(Quota.COMMITS, group_id, 1)
             if begins:
@@ -112,6 +136,8 @@ class Admission:
         else:
             return None
         group_id = group_of(request)
+        if not self._is_here(group_id):
+            return None  # it is counted when that is loaded
         if self._quotas.full_with(quota, group_id, most, begun_by) is None:
             return quota, group_id, most, begun_by  # nearly always, without a look at each partition
         more = _added(request, self._group_of(group_id))

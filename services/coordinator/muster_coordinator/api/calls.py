@@ -76,6 +76,7 @@ class Calls:
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
         large_requests: held by who works on a large request: they wait for each other, and nobody else does.
+        admit_late: counts a call that has waited for its shard to be loaded; see `Admission.admit_late`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Calls:
         self.rights = Rights(Access()) if rights is None else rights
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = asyncio.Lock()
+        self.admit_late: Callable[[GroupRequest], Callable[[], None] | None] = lambda _: None
         self._encoding = Turns()
         self._joined_aside_bytes = joined_aside_bytes
 
@@ -232,6 +234,17 @@ class Calls:
         shard = self._ownership.shards.get(number)
         if shard is None or shard.elsewhere:
             return self._not_here(number, request, host)
+        if shard.phase is Phase.SERVING:
+            return await self._ask(shard, request, host)
+        await shard.settled()
+        ended = self.admit_late(request)
+        try:
+            return await self._ask(shard, request, host)
+        finally:
+            if ended is not None:
+                ended()
+
+    async def _ask(self, shard: OwnedShard, request: GroupRequest, host: str) -> GroupResponse:
         if _has_large_answer(shard, request):
             async with self._answers.turn(host):
                 answering = await _begun(shard.call(request, host), LoopShare())

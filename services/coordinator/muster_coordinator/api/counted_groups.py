@@ -111,7 +111,7 @@ class CountedGroups:
             for group in groups[begin : begin + _AT_ONCE]:
                 if core.groups.get(group.group_id) is group:
                     self._quotas.has_group(_whose(group), group.group_id)
-                    self._quotas.resized(group.group_id, *group.size)
+                    self._quotas.found(group.group_id, *group.size)
             await share.rest()
 
     def _gone(self) -> list[str]:

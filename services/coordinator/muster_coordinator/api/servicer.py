@@ -1,5 +1,6 @@
 """The gRPC servicers of the coordinator: one handler for all unary calls, one for sessions."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from muster_protos.limits import REQUEST_MAX_BYTES
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
 from muster_runtime.rpc.quotas import current_connection
 
-from muster_coordinator.api.admission import Admit, admit_all
+from muster_coordinator.api.admission import Admit, admit_all, end_later
 from muster_coordinator.api.callers import Callers
 
 METHOD_LIMITS = {
@@ -53,9 +54,16 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
         host = self._callers.host(context)
         try:
             answer = await self._answer_call(request, host)
-        finally:
+        except asyncio.CancelledError:
+            if ended is not None:
+                end_later(ended)
+            raise
+        except BaseException:
             if ended is not None:
                 ended()
+            raise
+        if ended is not None:
+            ended()
         encoded = await self._encoded(answer, host)
         return answer if encoded is None else encoded
 

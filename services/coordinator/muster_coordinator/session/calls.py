@@ -17,7 +17,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 from muster_runtime.rpc.quotas import current_connection
 from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhausted, Unimplemented, oversized
 
-from muster_coordinator.api.admission import Admit, Ended, admit_all
+from muster_coordinator.api.admission import Admit, Ended, admit_all, end_later
 from muster_coordinator.api.calls import LARGE_BYTES, Calls, check
 from muster_coordinator.api.rights import Verdict
 from muster_coordinator.session.encoding import reply_message
@@ -221,7 +221,9 @@ class StreamCalls:
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked. Those that the trail tells of go on (ACC-08)."""
         calls, self._open = self._open, {}
-        for call_id in (*self._working, *self._ends):
+        while self._ends:
+            end_later(self._ends.popitem()[1])
+        for call_id in (*self._working,):
             self._end_work(call_id)
         self._watch.cancel()
         for handle in calls.values():

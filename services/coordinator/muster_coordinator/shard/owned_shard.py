@@ -202,7 +202,7 @@ class OwnedShard:
     async def call(self, message: GroupRequest, host: str) -> GroupResponse:
         """Answers a call, now or when the group protocol says so. Cancel it when its caller goes away."""
         if self.phase is not Phase.SERVING:
-            await self._settled()
+            await self.settled()
         if isinstance(message, coordinator_pb2.ReleaseGroupRequest):
             return self._refused(message) or self._release(message.group_id)
         if isinstance(message, coordinator_pb2.OffsetFetchRequest):
@@ -224,7 +224,7 @@ class OwnedShard:
         Returns:
             What answers such calls from now on, at once.
         """
-        await self._settled()
+        await self.settled()
         confirmed = not barrier or (self._may_answer and await self._confirmed())
         return partial(self._read, confirmed=confirmed)
 
@@ -238,7 +238,7 @@ class OwnedShard:
         self.start(message, host, answers.append)
         return answers[0]
 
-    async def _settled(self) -> None:
+    async def settled(self) -> None:
         """Waits for the end of a load or a hand-over, but not for long."""
         if self.phase in (Phase.CLAIMING, Phase.LOADING):
             await self._wait_phase(self._shared.load_wait_ms)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from enum import Enum
 from typing import Final
@@ -77,6 +77,7 @@ class Party:
         limits: by the names of the settings; 0: none.
         now_s: the clock.
         refused: called for each refusal.
+        ruled: limits that a rule of the file of exceptions sets, by the names of the settings.
 
     Attributes:
         is_groups: whether it is a prefix of groups.
@@ -99,7 +100,9 @@ class Party:
         refused: Refused,
         *,
         is_groups: bool = False,
+        ruled: Collection[str] = (),
     ) -> None:
+        self._ruled = ruled
         self.name = name
         self.now_s = now_s
         self.limits = limits
@@ -119,9 +122,9 @@ class Party:
             quota: bucket for quota in _RATES if (bucket := bucket_of(limits, quota, now_s())) is not None
         }
 
-    def change(self, limits: Mapping[str, int]) -> None:
+    def change(self, limits: Mapping[str, int], ruled: Collection[str]) -> None:
         """Gives it other limits from now on."""
-        self.limits = limits
+        self.limits, self._ruled = limits, ruled
         for quota in _RATES:
             bucket = _changed(self._buckets.pop(quota, None), limits, quota, self.now_s())
             if bucket is not None:
@@ -151,8 +154,11 @@ class Party:
         retry_ms = _RETRY_MS if wait_s is None else min(math.ceil(wait_s * 1_000), _LONGEST_RETRY_MS)
         whose = f"groups {self.name}… have" if self.is_groups else f"{self.name or 'this caller'} has"
         limit = self.limits[quota.value]
-        setting = f"MUSTER_QUOTA_{quota.value.upper()}"
-        text = f"{whose} the quota of {limit:,} {_WORDS[quota]} ({setting}); try again in {retry_ms:,} ms"
+        if quota.value in self._ruled:
+            place = f"{quota.value} in the file of MUSTER_QUOTA_FILE"
+        else:
+            place = f"MUSTER_QUOTA_{quota.value.upper()}"
+        text = f"{whose} the quota of {limit:,} {_WORDS[quota]} ({place}); try again in {retry_ms:,} ms"
         return ResourceExhausted(text, retry_ms)
 
     def look(self, now_s: float) -> None:

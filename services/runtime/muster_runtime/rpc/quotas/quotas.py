@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -108,16 +108,16 @@ class Quotas:
             name, limits = rule.groups or "", _of_groups(rule)
             party = before.pop(name, None)
             if party is None:
-                party = Party(name, limits, self._now_s, self._count, is_groups=True)
+                party = Party(name, limits, self._now_s, self._count, is_groups=True, ruled=OF_GROUPS)
             else:
-                party.change(limits)
+                party.change(limits, OF_GROUPS)
             groups.append(party)
         self._groups = tuple(groups)
         self._party_of_group.cache_clear()
         self.of_prefixes.clear()
         self.rules_number += 1
         for party in self._parties.values():
-            party.change(self._limits_of(party.name))
+            party.change(*self._limits_of(party.name))
         for connection in self._connections.values():
             connection.change()
 
@@ -202,8 +202,13 @@ class Quotas:
 
     def resized(self, group_id: str, members: int, partitions: int) -> None:
         """A group has so many members, and so many partitions with a committed offset, from now on."""
-        self.of_callers.resize(group_id, members, partitions)
-        self.of_prefixes.resize(group_id, members, partitions)
+        for totals in (self.of_callers, self.of_prefixes):
+            totals.resize(group_id, members, partitions)
+
+    def found(self, group_id: str, members: int, partitions: int) -> None:
+        """As `resized`, of what no call has brought now: it was there before it was counted."""
+        for totals in (self.of_callers, self.of_prefixes):
+            totals.resize(group_id, members, partitions, brought=False)
 
     def full_with(self, quota: Quota, group_id: str, more: int, begun_by: str = "") -> Party | None:
         """Who has no room for what a call would add to a group; None: there is room.
@@ -217,7 +222,7 @@ class Quotas:
         caller, count = self._counts_for(group_id, begun_by), _TOTALS[quota]
         if caller:
             known = self._parties.get(caller)
-            limits = self._limits_of(caller) if known is None else known.limits
+            limits = self._limits_of(caller)[0] if known is None else known.limits
             if 0 < limits[quota.value] < count(self.of_callers.with_coming(caller)) + more:
                 return self._party(caller)
         prefix = self._party_of_group(group_id) if self.has_groups else None
@@ -311,16 +316,19 @@ class Quotas:
     def _party(self, who: str) -> Party:
         party = self._parties.get(who)
         if party is None:
-            party = self._parties[who] = Party(who, self._limits_of(who), self._now_s, self._count)
+            limits, ruled = self._limits_of(who)
+            party = self._parties[who] = Party(who, limits, self._now_s, self._count, ruled=ruled)
             if self._sweeper is None:
                 self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep_now_and_then)
         return party
 
-    def _limits_of(self, who: str) -> dict[str, int]:
+    def _limits_of(self, who: str) -> tuple[Mapping[str, int], Collection[str]]:
+        """The limits of a caller, and which of them a rule sets."""
         for rule in self._of_callers:
             if who.startswith(rule.caller or ""):
-                return {**self.limits, **rule.limits()}
-        return self.limits
+                ruled = rule.limits()
+                return {**self.limits, **ruled}, ruled.keys()
+        return self.limits, ()
 
     def _find_party_of_group(self, group_id: str) -> Party | None:
         return next((party for party in self._groups if group_id.startswith(party.name)), None)

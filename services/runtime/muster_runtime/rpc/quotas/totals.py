@@ -116,11 +116,21 @@ class Totals:
             self._groups[group_id] = _Counted(name)
             self._change(name, 1, 0, 0)
 
-    def resize(self, group_id: str, members: int, partitions: int) -> None:
-        """A group has so many members and partitions now; nothing happens where it does not count."""
+    def resize(self, group_id: str, members: int, partitions: int, *, brought: bool = True) -> None:
+        """A group has so many members and partitions now; nothing happens where it does not count.
+
+        Args:
+            group_id: the group.
+            members: members of it.
+            partitions: partitions in which it has committed.
+            brought: whether what is more may be what open calls were to bring.
+        """
         counted = self._groups.get(group_id)
         if counted is not None:
-            self._change(counted.name, 0, members - counted.members, partitions - counted.partitions)
+            more = members - counted.members, partitions - counted.partitions
+            if brought and (coming := self._coming.get(counted.name)) is not None:
+                coming.came(*more)
+            self._change(counted.name, 0, *more)
             counted.members, counted.partitions = members, partitions
 
     def remove(self, group_id: str) -> None:
@@ -146,9 +156,6 @@ class Totals:
         return found
 
     def _change(self, name: str, groups: int, members: int, partitions: int) -> None:
-        coming = self._coming.get(name)
-        if coming is not None:
-            coming.came(members, partitions)
         before = self.of(name)
         after = Total(before.groups + groups, before.members + members, before.partitions + partitions)
         if after.groups:
