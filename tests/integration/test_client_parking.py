@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,17 +46,19 @@ muster.run(
 class Worker:
     """A worker process, and what it says."""
 
-    def __init__(self, process: forked.Program) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.at: list[int] = []
         self.log = ""
         self._readers = [asyncio.create_task(self._read_out()), asyncio.create_task(self._read_log())]
 
     async def _read_out(self) -> None:
+        assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             self.at.append(int(line.split()[1]))
 
     async def _read_log(self) -> None:
+        assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
             self.log += line.decode()
 
@@ -66,16 +69,18 @@ class Worker:
 
 @asynccontextmanager
 async def worker(servers: str, version: str, protocol: str, fails: bool = True) -> AsyncIterator[Worker]:
-    fate = "fails" if fails else "well"
-    one = Worker(
-        await forked.started(
-            [sys.executable, "-c", WORKER, version, fate, protocol], {**os.environ, "MUSTER_SERVERS": servers}
-        )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", WORKER, version, "fails" if fails else "well", protocol),
+        env={**os.environ, "MUSTER_SERVERS": servers},
+        stdout=PIPE,
+        stderr=PIPE,
     )
+    started = Worker(process)
     try:
-        yield one
+        yield started
     finally:
-        await one.kill()
+        await started.kill()
 
 
 async def cli(servers: str, *arguments: str) -> tuple[int, str]:

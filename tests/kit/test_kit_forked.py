@@ -134,28 +134,3 @@ async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
             return False
 
     await until(lambda: not runs())
-
-
-async def test_what_a_started_program_says_is_read_while_it_runs() -> None:
-    program = 'import sys; print("a", flush=True); sys.stderr.write("b\\n"); sys.exit(3)'
-    process = await forked.started([sys.executable, "-c", program], {**os.environ, "COLUMNS": "1"})
-    assert await process.stdout.readline() == b"a\n"
-    assert await process.communicate() == (b"", b"b\n")
-    assert (process.returncode, await process.wait()) == (3, 3)
-
-
-async def test_a_started_program_gets_signals_and_is_killed() -> None:
-    program = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
-print("ready", flush=True)
-while True:
-    time.sleep(0.01)
-"""
-    process = await forked.started([sys.executable, "-c", program])
-    assert await process.stdout.readline() == b"ready\n"
-    process.terminate()
-    assert await process.stdout.readline() == b"asked\n"
-    await killed(process)
-    assert process.returncode == -signal.SIGKILL
-    process.kill()
