@@ -64,6 +64,12 @@ SPACES = (
         ChangeBounds(3, 1, old=(2,), raw=(0,), kind="incremental", auto=True, joins=1, late=1, conversions=0),
     ),
     IncrementalCase(
+        "kinds: a member that did not say with what it can be classic",
+        ChangeBounds(
+            3, 1, old=(2,), mute=(0,), kind="incremental", auto=True, joins=1, late=1, conversions=0
+        ),
+    ),
+    IncrementalCase(
         "kinds: back, from a snapshot",
         ChangeBounds(2, 1, kind="incremental", backs=1, commits=1, crashes=1, conversions=0, stored=True),
     ),

@@ -209,6 +209,11 @@ KINDS = (
         "back_capable",
     ),
     IncrementalCase(
+        "back: every member has said with what it can be classic",
+        ChangeBounds(3, 1, old=(2,), mute=(0,), kind="incremental", auto=True, joins=1),
+        "back_named",
+    ),
+    IncrementalCase(
         "back: the owner's commits count",
         ChangeBounds(2, 1, kind="incremental", backs=1, commits=1, conversions=0),
         "back_commits",

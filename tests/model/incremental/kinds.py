@@ -47,7 +47,15 @@ class ChangeModel:
         """A stable group whose members run what they were given."""
         bounds = self.bounds
         seats = tuple(
-            Seat(who not in bounds.old, 1, 1, who not in bounds.raw) if who < bounds.members else None
+            Seat(
+                who not in bounds.old,
+                1,
+                1,
+                who not in bounds.raw,
+                named=bounds.kind == "classic" or who not in bounds.mute,
+            )
+            if who < bounds.members
+            else None
             for who in range(bounds.processes)
         )
         holders = bounds.gives or tuple(

@@ -76,7 +76,14 @@ class KindsCoordinator:
         number = club.number + 1
         if club.kind == "classic" and not self.rules.numbers_go_on:
             number = 1
-        seat = Seat(who not in self.bounds.old, number, club.position + 1, who not in self.bounds.raw)
+        bounds = self.bounds
+        seat = Seat(
+            who not in bounds.old,
+            number,
+            club.position + 1,
+            who not in bounds.raw,
+            named=who not in bounds.mute,
+        )
         state = store(
             state,
             kind="incremental",
@@ -286,6 +293,8 @@ class KindsCoordinator:
         club = state.club
         if not all(seat.classic for seat in club.seats if seat):
             state = state._replace(wrong="S6 a member that cannot be classic is in a classic group")
+        elif not all(seat.named for seat in club.seats if seat):
+            state = state._replace(wrong="S6 a member is in a classic group, and nobody knows with what")
         seats = tuple(seat and seat._replace(number=0, keeps=()) for seat in club.seats)
         held = tuple(-1 if taken else holder for holder, taken in zip(club.holders, club.taken, strict=True))
         if self.rules.back_rebalances:
@@ -326,5 +335,8 @@ class KindsCoordinator:
         return store(state, target=target) if not club.target and living else state
 
     def can_go_back(self, state: Meeting) -> bool:
-        """Whether all members can be classic."""
-        return not self.rules.back_capable or all(seat.classic for seat in state.club.seats if seat)
+        """Whether all members can be classic, and have said with what."""
+        seats = [seat for seat in state.club.seats if seat]
+        return (not self.rules.back_capable or all(seat.classic for seat in seats)) and (
+            not self.rules.back_named or all(seat.named for seat in seats)
+        )

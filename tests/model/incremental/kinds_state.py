@@ -15,6 +15,7 @@ class Seat(NamedTuple):
         version: where its list changed last; the conversion does not change a list.
         classic: whether its join said that it can be classic.
         keeps: of a classic member that joins without stopping: what it said that it works on.
+        named: whether its join said with what it can be classic; a classic one does.
     """
 
     capable: bool
@@ -22,6 +23,7 @@ class Seat(NamedTuple):
     version: int
     classic: bool = True
     keeps: tuple[int, ...] = ()
+    named: bool = True
 
 
 class Club(NamedTuple):
@@ -115,6 +117,7 @@ class ChangeBounds:
         processes: how many there are; `members` of them are in the group at the beginning.
         old: processes that can only be classic.
         raw: processes that can only be incremental.
+        mute: processes whose incremental joins say that they can be classic, and not with what.
         kind: of the group at the beginning.
         auto: a classic client that joins makes the group classic again, if that is possible.
         answers: incremental answers may be late, too.
@@ -129,6 +132,7 @@ class ChangeBounds:
     members: int = 2
     old: tuple[int, ...] = ()
     raw: tuple[int, ...] = ()
+    mute: tuple[int, ...] = ()
     kind: str = "classic"
     auto: bool = False
     answers: bool = False

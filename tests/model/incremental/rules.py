@@ -77,6 +77,7 @@ class Rules:
         back_rebalances: a group that becomes classic again begins with a rebalance.
         back_capable: it does so only if every stored join says that its member can be classic; else a classic
             join is refused (23) and changes nothing.
+        back_named: ... and with what; a classic join says so.
         back_commits: until the next assignment is stored a commit with the owner's token counts.
         back_answers: a member that has heard that its group is classic drops incremental answers.
         back_owners: a group that becomes classic again has the owners that it had, also of what is to be
@@ -161,6 +162,7 @@ class Rules:
     numbers_go_on: bool = True
     back_rebalances: bool = True
     back_capable: bool = True
+    back_named: bool = True
     back_commits: bool = True
     back_answers: bool = True
     back_owners: bool = True
