@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kit.logs.damaged_logs import DAMAGES, Damage
-from kit.logs.log_builder import LogBuilder, healthy, page_of
+from kit.logs.log_builder import LogBuilder, healthy, page_of, with_a_nonce_twice
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.waiting import until
@@ -106,13 +106,7 @@ async def test_of_a_log_with_a_repeated_nonce_nothing_is_exported_and_a_right_on
 ) -> None:
     """AUD-17, AUD-20."""
     built = empty(0, 1)
-    built.genesis()
-    built.claim()
-    for _ in range(900):
-        built.commit(-1, "")
-    repeated = replace(built, entries=[*built.entries])
-    repeated.entries.pop()
-    repeated.add(built.entries[-1].record, nonce=1_500)
+    repeated = with_a_nonce_twice(built)
     store(nodes[0], 0, 1, repeated.entries, repeated.end)
     with NodesSource(nodes.url) as source:
         mark(tmp_path / "export", source.genesis)

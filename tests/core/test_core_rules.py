@@ -45,10 +45,7 @@ def test_calls_wait_for_the_record_in_flight_in_their_order() -> None:
     cluster = VirtualShard()
     first, second = settled(cluster, "a", "b")
     cluster.auto_ack = False
-    leave = coordinator_pb2.LeaveGroupRequest(
-        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
-    )
-    cluster.send(leave)
+    cluster.send(second.leave_request())
     commit = cluster.send(first.commit_request(7))
     sync = first.sync()
     join = VirtualMember(cluster, "c", instance="c").join()
@@ -68,10 +65,7 @@ def test_a_commit_comes_before_what_follows_the_record_that_it_has_waited_for() 
     first, second = settled(cluster, "a", "b")
     first.join()
     cluster.auto_ack = False
-    leave = coordinator_pb2.LeaveGroupRequest(
-        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
-    )
-    cluster.send(leave)
+    cluster.send(second.leave_request())
     commit = cluster.send(first.commit_request(7))
     cluster.acknowledge()
     kinds = [append.records[0].WhichOneof("kind") for append in cluster.waiting]
@@ -89,10 +83,7 @@ def test_what_follows_a_record_comes_before_the_line_also_where_commits_have_wai
     first, second = settled(cluster, "a", "b")
     first.join()
     cluster.auto_ack = False
-    leave = coordinator_pb2.LeaveGroupRequest(
-        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
-    )
-    cluster.send(leave)
+    cluster.send(second.leave_request())
     altered = cluster.send(
         AlterGroupSettingsRequest(group_id="g", set=GroupSettings(session_timeout_ms=40_000))
     )
@@ -114,10 +105,7 @@ def test_a_session_that_ends_waits_for_the_record_in_flight() -> None:
     cluster.advance(5_000)
     first.heartbeat()
     cluster.auto_ack = False
-    leave = coordinator_pb2.LeaveGroupRequest(
-        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=first.member_id)]
-    )
-    cluster.send(leave)
+    cluster.send(first.leave_request())
     cluster.advance(5_000)
     assert len(cluster.waiting) == 1, "the second member's session is over, and that waits its turn"
     cluster.acknowledge()

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from kit.logs.damaged_logs import DAMAGES, fits_a_stream
-from kit.logs.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder, with_a_nonce_twice
 from kit.logs.log_builder import healthy as healthy_log
 from kit.logs.log_nodes import store as store_log
 from muster_core.audit.log_audit import LogAudit
@@ -115,13 +114,7 @@ async def test_a_repeated_nonce_is_found_with_its_place_and_a_right_log_needs_no
 ) -> None:
     """AUD-17."""
     built = empty()
-    built.genesis()
-    built.claim()
-    for _ in range(900):
-        built.commit(-1, "")
-    repeated = replace(built, entries=[*built.entries])
-    repeated.entries.pop()
-    repeated.add(built.entries[-1].record, nonce=1_500)
+    repeated = with_a_nonce_twice(built)
     repeated.commit(-1, "")
     for node in nodes:
         store(node, repeated.entries, repeated.end)

@@ -305,6 +305,10 @@ class VirtualMember:
         assert isinstance(response, coordinator_pb2.LeaveGroupResponse)
         return response.members[0].error_code if response.members else response.error_code
 
+    def leave_request(self) -> coordinator_pb2.LeaveGroupRequest:
+        leaver = coordinator_pb2.LeaveGroupRequest.Member(member_id=self.member_id)
+        return coordinator_pb2.LeaveGroupRequest(group_id=self.group, members=[leaver])
+
     def commit_request(
         self, offset: int, *, seq: int = 0, partition: int = 0, metadata: str = ""
     ) -> coordinator_pb2.OffsetCommitRequest:

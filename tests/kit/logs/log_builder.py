@@ -1,7 +1,7 @@
 """Logs made by hand, healthy or damaged."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, product
 from typing import Any
@@ -214,6 +214,17 @@ def healthy(built: LogBuilder | None = None) -> LogBuilder:
     built.tombstone(3)
     built.generation(1, "z")
     return built
+
+
+def with_a_nonce_twice(built: LogBuilder) -> LogBuilder:
+    """Makes an empty log one of 902 entries; returns another one, whose last entry has an earlier nonce."""
+    built.genesis()
+    built.claim()
+    for _ in range(900):
+        built.commit(-1, "")
+    repeated = replace(built, entries=built.entries[:-1])
+    repeated.add(built.entries[-1].record, nonce=1_500)
+    return repeated
 
 
 def page_of(entries: Iterable[Entry]) -> Page:
