@@ -20,6 +20,8 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUP, TOPIC, PARTITIONS = "g", "t", 6
+PATIENT = {"MUSTER_METADATA_LEASE_MS": "20000"}
+"""After a lapse of its lease a coordinator gives everybody a whole session (OWN-12), as on a busy machine."""
 WORKER = """
 import asyncio, sys, muster
 
@@ -59,7 +61,7 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
     tmp_path: Path, protocol: Any
 ) -> None:
     async with (
-        running(tmp_path, redis_nodes=1, coordinators=1) as servers,
+        running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers,
         muster.Cluster(servers.servers) as cluster,
     ):
         await cluster.ensure_topic(TOPIC, PARTITIONS)
@@ -103,7 +105,7 @@ muster.run(work, group="readers", topic="sites", partitions=12)
 
 async def test_workers_end_though_their_cluster_is_gone_for_good(tmp_path: Path) -> None:
     programs = ([str(EXAMPLES / "worker.py")], [str(EXAMPLES / "blocking_worker.py")], ["-c", READER])
-    async with running(tmp_path, redis_nodes=1, coordinators=1) as servers:
+    async with running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers:
         environment = {**os.environ, "MUSTER_SERVERS": servers.servers}
         workers = [
             await asyncio.create_subprocess_exec(
@@ -137,7 +139,7 @@ async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(
     tmp_path: Path, protocol: Any
 ) -> None:
     async with (
-        running(tmp_path, redis_nodes=1, coordinators=1) as servers,
+        running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers,
         muster.Cluster(servers.servers) as cluster,
         muster.Member(cluster, group_id=GROUP, topics=TOPIC, protocol=protocol) as member,
     ):
