@@ -26,8 +26,9 @@ def _measure(*figure: str, seconds: int = FIRST_JOIN_S) -> dict[str, Any]:
     command = [str(_FOLDER / "measure"), *figure]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     if ended.returncode:
-        said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
-        print(f"Kafka, {' '.join(figure)}: once more, it ended with {said}", flush=True)
+        said = (ended.stderr.strip() or ended.stdout.strip() or "nothing").splitlines()
+        why = next((line for line in said if line.startswith("Exception")), said[-1])
+        print(f"Kafka, {' '.join(figure)}: once more, it ended with {why}", flush=True)
         ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds)
     result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return result
