@@ -220,7 +220,7 @@ class Repairer:
             return await self._rebuild(node, held, end)
         result = Repaired.LEVEL
         while True:
-            entries = await self.sources.page(source[0], held.shard, cut)
+            entries = await self.sources.portion(source[0], held.shard, cut)
             if entries is None:
                 return Repaired.LATER
             if not entries and end.position.epoch > held.epoch:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster_core.position import GENESIS, NOWHERE
+from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_OVERHEAD_BYTES
 
 from muster_metadata.log.damage import report_damage
 from muster_metadata.log.states import Held, Inspected
@@ -19,6 +20,10 @@ NOTHING = LogEnd(NOWHERE, b"")
 _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
 _HASHES = 256
+
+_OPEN_BYTES = APPEND_MAX_BYTES + (1 << 20)
+_OPEN_ENTRIES = APPEND_MAX_RECORDS + 1_000
+"""More than is in a log and not acknowledged: one step of its owner, and Claims of who died after it."""
 
 _DAMAGED_MS = 60_000
 """How long nothing is copied from a node whose copy of the log was found damaged."""
@@ -92,6 +97,33 @@ class Sources:
             below = max(parse_id(here.values[-2]), parse_id(there.values[-2]))
             upto = f"({below.stream_id}"
 
+    async def portion(self, source: Node, shard: int, after: LogEnd) -> list[NodeEntry] | None:
+        """The next entries after an end that are written to a node at a time; None: there are no valid ones.
+
+        They end at an acknowledged entry, or where the source's log ends: of a step that is not acknowledged
+        a node gets all or nothing (docs/safety.md, LOG-70). The source may have heard late what is
+        acknowledged; so they also end where more follows than can be open.
+        """
+        reply = await source.inspect(shard, vote=False)
+        if reply.status is not Status.OK:
+            return None
+        state = Inspected.read(reply)
+        last = state.end.position
+        found: list[NodeEntry] = []
+        while (found[-1].position if found else after.position) < last:
+            some = await self.page(source, shard, found[-1].end if found else after)
+            if not some:
+                return None
+            if not found:
+                known = [entry for entry in some if entry.position <= state.acknowledged]
+                if known:
+                    return known
+                first = len(some)
+            found += some
+            if _is_more_than_open(found[first:]):
+                return found[:first]
+        return [entry for entry in found if entry.position <= last]
+
     async def page(self, source: Node, shard: int, after: LogEnd | None) -> list[NodeEntry] | None:
         """The next entries after an end, or from the oldest on; None: the source has no valid ones."""
         first = "-" if after is None else f"({after.position.stream_id}"
@@ -115,6 +147,12 @@ class Sources:
         if reply.status is not Status.OK:
             return True
         return after is not None and Inspected.read(reply).first.offset > after.position.offset + 1
+
+
+def _is_more_than_open(entries: Sequence[NodeEntry]) -> bool:
+    """Whether some of the entries must be acknowledged, since there are so many."""
+    size_bytes = sum(len(entry.record) + RECORD_OVERHEAD_BYTES for entry in entries)
+    return len(entries) > _OPEN_ENTRIES or size_bytes > _OPEN_BYTES
 
 
 def _sound(rows: Sequence[Any], after: LogEnd | None) -> list[NodeEntry] | None:
