@@ -155,6 +155,22 @@ async def test_large_appends_that_wait_go_in_steps_of_some_megabytes(
     assert [append_id for append_id, _ in bench.done] == list(range(5))
 
 
+async def test_what_is_joined_is_stored_in_one_step_and_carried_out_part_by_part(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_bytes = 10_000
+    monkeypatch.setattr(shard_log, "STEP_BYTES", step_bytes)
+    log = await bench.claim(0)
+    log.append(0, [bytes(step_bytes // 2)])
+    log.append(1, [bytes(step_bytes // 3)], joined=True)
+    log.append(2, [bytes(step_bytes // 3), b"x"], joined=True)
+    log.append(3, [bytes(step_bytes // 3)])
+    log.append(4, [bytes(step_bytes // 3)])
+    await until_equal(lambda: len(bench.done), 5)
+    assert bench.store.batches == [1, 4, 1]
+    assert bench.done == [(number, Position(1, place)) for number, place in enumerate((3, 4, 5, 7, 8))]
+
+
 async def test_what_a_step_stored_is_carried_out_in_several_turns_and_before_anything_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,36 @@ def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had_and_nobody
     assert [partition for partition, _ in store] == [("kept", 0)]
 
 
+def test_offsets_that_a_call_removes_go_some_at_a_time_and_nobody_sees_half_of_that() -> None:
+    cluster = VirtualShard()
+    for topic in ("kept", "t"):
+        cluster.ask(commit_from_outside([topic], partitions=10_000))
+    offsets = cluster.shard.groups["g"].offsets
+    cluster.auto_ack = False
+    topics = [common_pb2.TopicPartitions(topic="t", partitions=range(1, 10_000))]
+    call = cluster.send(coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics))
+    assert [append.joined for append in cluster.waiting] == [True] * (len(cluster.waiting) - 1) + [False]
+    later = cluster.send(commit_from_outside(["t"], partitions=5))
+    everything = [(topic, number) for topic in ("kept", "t") for number in range(10_000)]
+    assert all_offsets(cluster) == everything, "the log may not have it yet"
+    parts = 0
+    while cluster.is_parked(call):
+        before = len(offsets)
+        cluster.acknowledge()
+        assert 0 < before - len(offsets) <= 2_500, "others have their turn between"
+        parts += 1
+        assert all_offsets(cluster) == everything[:10_001]
+        assert [fetched(cluster, number) for number in (0, 1, 9_999)] == [7, -1, -1]
+    assert parts >= 5
+    answer = cluster.answer(call)
+    assert isinstance(answer, coordinator_pb2.OffsetDeleteResponse)
+    assert {one.error_code for one in answer.topics[0].partitions} == {error_code.NONE}
+    cluster.acknowledge()
+    assert not cluster.is_parked(later)
+    assert [fetched(cluster, number) for number in (1, 4, 5)] == [7, 7, -1]
+    assert cluster.reloaded().shard.groups["g"].offsets.table == offsets.table
+
+
 class Unread(dict[tuple[str, int], CommittedValues]):
     """A table of offsets that nobody may pass over as a whole."""
 

@@ -321,10 +321,17 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Records to be stored, all or nothing, in the order in which appends come out of the shard."""
+    """Records to be stored, all or nothing, in the order in which appends come out of the shard.
+
+    Attributes:
+        append_id: of its `AppendDone`.
+        records: what to store.
+        joined: the next append is stored together with it, all or nothing, and carried out by itself.
+    """
 
     append_id: int
     records: tuple[records_pb2.Record, ...]
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

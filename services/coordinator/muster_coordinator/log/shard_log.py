@@ -67,6 +67,7 @@ class _Batch:
     append_id: int
     records: Sequence[bytes]
     size_bytes: int
+    joined: bool
     ends_step: bool
     frees: bool
 
@@ -138,6 +139,7 @@ class ShardLog:
         append_id: int,
         records: Sequence[bytes],
         *,
+        joined: bool = False,
         ends_step: bool = False,
         ends_log: bool = False,
         frees: bool = False,
@@ -149,6 +151,8 @@ class ShardLog:
         Args:
             append_id: passed to `on_done`.
             records: their bytes.
+            joined: what is given next, in this turn, is stored together with them, all or nothing. Together
+                that is no more than the log takes at a time.
             ends_step: nothing is sent after them in their step, so that `end` is their end in `on_done`.
             ends_log: nothing is written after them: what is given later is dropped.
             frees: they make room: they may use the reserve of nodes that are out of memory, and so may what
@@ -168,7 +172,7 @@ class ShardLog:
         if self._ended:
             return
         self._ended = ends_log
-        self._queue.append(_Batch(append_id, records, size_bytes, ends_step, frees))
+        self._queue.append(_Batch(append_id, records, size_bytes, joined, ends_step, frees))
         if frees and self._open is not None:
             self._open.frees = True  # from its next repetition on
         self._schedule()
@@ -253,20 +257,29 @@ class ShardLog:
         step = metadata_pb2.AppendStep(epoch=self.epoch, claim_nonce=self.claim_nonce, end=self.end)
         count = size_bytes = 0
         while self._queue:
-            batch = self._queue[0]
-            count += len(batch.records)
-            size_bytes += batch.size_bytes
-            if self._sent and (count > APPEND_MAX_RECORDS or size_bytes > STEP_BYTES):
-                size_bytes -= batch.size_bytes
+            joined = self._next_joined()
+            more = sum([len(batch.records) for batch in joined])
+            more_bytes = sum([batch.size_bytes for batch in joined])
+            if self._sent and (count + more > APPEND_MAX_RECORDS or size_bytes + more_bytes > STEP_BYTES):
                 break
-            self._sent.append(self._queue.popleft())
-            for record in batch.records:
-                step.records.add(record=record, nonce=self._nonces.next())
-            if batch.ends_step:
+            count += more
+            size_bytes += more_bytes
+            for batch in joined:
+                self._sent.append(self._queue.popleft())
+                for record in batch.records:
+                    step.records.add(record=record, nonce=self._nonces.next())
+            if joined[-1].ends_step:
                 break
         step.frees = any(batch.frees for batch in (*self._sent, *self._queue))
         self.written_bytes += size_bytes
         return step
+
+    def _next_joined(self) -> list[_Batch]:
+        """What is at the head of the queue and is stored together."""
+        joined = [self._queue[0]]
+        while joined[-1].joined:
+            joined.append(self._queue[len(joined)])
+        return joined
 
     def _stepped(self, future: "asyncio.Future[metadata_pb2.LogResult]") -> None:
         if future.cancelled() or self._closed:

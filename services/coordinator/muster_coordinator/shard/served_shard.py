@@ -420,6 +420,7 @@ class ServedShard:
             self._log.append(
                 append.append_id,
                 [record.SerializeToString() for record in append.records],
+                joined=append.joined,
                 frees=any(record.WhichOneof("kind") in _FREEING for record in append.records),
             )
         for work in effects.work:

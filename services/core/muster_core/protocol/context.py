@@ -1,7 +1,7 @@
 """What the parts of a shard share: groups, open calls, open appends, the purgatory and the present turn."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -92,6 +92,8 @@ class ShardContext:
         news: that groups are of the other kind, before all else that is told when the lease is held (INC-90).
         catalog: the topics as last heard.
         deletions: of topics, oldest first: what the log is about to say that was carried out.
+        leaving: of groups, by id: numbers of partitions by topic whose offsets the log has as removed, and
+            which are removed some at a time.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -120,6 +122,7 @@ class ShardContext:
         self._gathering: list[Group] = []
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
+        self.leaving: dict[str, Mapping[str, Container[int]]] = {}
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
@@ -181,6 +184,7 @@ class ShardContext:
         calls: Iterable[int] = (),
         overdue: Callable[[], None] | None = None,
         step_bytes: int = APPEND_MAX_BYTES,
+        begun: Callable[[], None] | None = None,
     ) -> None:
         """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
 
@@ -194,21 +198,25 @@ class ShardContext:
             calls: calls that wait for it; they are refused when it takes longer than the limit.
             overdue: runs when it takes longer than the limit, and each time that the limit passes again.
             step_bytes: how much is carried out at a time, where that takes longer than to store it.
+            begun: what follows the first of several parts that are carried out; then all of them are stored
+                together, as far as the log takes them at a time. None: each may be stored by itself.
         """
         last = tuple(records)
         if len(last) > 1:
             *first, last = in_appends(last, step_bytes)
+            follows = begun or nothing_follows
             for part in first:
-                self._send(_OpenAppend(self, part, nothing_follows, None, (), None))
+                self._send(_OpenAppend(self, part, follows, None, (), None), joined=begun is not None)
+                follows = nothing_follows
         if holds is not None:
             holds.in_flight = True
         self._send(_OpenAppend(self, last, done, holds, tuple(calls), overdue))
 
-    def _send(self, append: "_OpenAppend") -> None:
+    def _send(self, append: "_OpenAppend", *, joined: bool = False) -> None:
         self._last_append_id += 1
         self._appends[self._last_append_id] = append
         self.holdings.bytes += append.bytes
-        self.effects.appends.append(Append(self._last_append_id, append.records))
+        self.effects.appends.append(Append(self._last_append_id, append.records, joined))
         self.purgatory.wheel.arm(append, append.patience_ends_ms())
 
     def on_their_way(self) -> Iterator[records_pb2.Record]:

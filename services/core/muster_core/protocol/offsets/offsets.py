@@ -1,6 +1,7 @@
 """OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from muster_protos.limits import PARKED_PREFIX, topic_of
@@ -21,7 +22,7 @@ from muster_core.protocol.incremental.commits import fault_of_fetch
 from muster_core.protocol.offsets.commit_bounds import NOTHING
 from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.responses import IN_QUARANTINE
-from muster_core.protocol.topics.tombstones import offset_tombstones, tombstones_by_topic
+from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones, tombstones_by_topic
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
@@ -34,6 +35,25 @@ PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
 PORTION = 10_000
 """Offsets that a search for expired ones looks at before others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hidden:
+    """Partitions of a group that a fetch shows without an offset, whatever the group still has of them.
+
+    Attributes:
+        deleted: topics that were deleted.
+        removed: partitions that the catalog has removed.
+        leaving: numbers by topic of what is being removed.
+    """
+
+    deleted: frozenset[str]
+    removed: frozenset[TopicPartition]
+    leaving: Mapping[str, Container[int]]
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        topic, number = partition
+        return topic in self.deleted or partition in self.removed or number in self.leaving.get(topic, ())
 
 
 class Offsets:
@@ -53,7 +73,7 @@ class Offsets:
     def fetch(self, call: Request, request: OffsetFetchRequest) -> None:
         """Answers from what is acknowledged; the driver has passed the barrier."""
         response = OffsetFetchResponse()
-        gone = frozenset[str]().union(*self._context.deletions)  # nobody sees half of a deletion
+        deleted = frozenset[str]().union(*self._context.deletions)
         removed = self._context.catalog.removed_places
         for asked in request.groups:
             answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
@@ -65,15 +85,17 @@ class Offsets:
             if group is not None and (fault := _fault_of_fetch(group, asked)) is not None:
                 answer.error_code = fault
                 continue
+            # Nobody sees half of a deletion (LIM-32).
+            hidden = _Hidden(deleted, removed, self._context.leaving.get(asked.group_id, {}))
             if asked.topics:
                 offsets = NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
                 for partition in named:
-                    hidden = partition[0] in gone or partition in removed
-                    end = None if group is None or hidden else group.ends.get(partition)
-                    _add_offset(answer, partition, None if hidden else offsets.get(partition), end)
+                    is_hidden = partition in hidden
+                    end = None if group is None or is_hidden else group.ends.get(partition)
+                    _add_offset(answer, partition, None if is_hidden else offsets.get(partition), end)
             elif group is not None:
-                self._fetch_all(group, asked, answer, gone, removed)
+                self._fetch_all(group, asked, answer, hidden)
         self._context.reply(call.call_id, response)
 
     @staticmethod
@@ -81,10 +103,9 @@ class Offsets:
         group: Group,
         asked: OffsetFetchRequest.Group,
         answer: OffsetFetchResponse.Group,
-        gone: frozenset[str],
-        removed: frozenset[TopicPartition],
+        hidden: _Hidden,
     ) -> None:
-        """Everything in order but what is of topics or partitions that are gone, or as much as a page has.
+        """Everything in order but what is hidden, or as much as a page has.
 
         That may be nothing yet: then it is asked for again, with the order made further.
         """
@@ -100,7 +121,7 @@ class Offsets:
             if not left or room_bytes <= 0:
                 answer.more = True
                 return
-            if partition[0] in gone or partition in removed:
+            if partition in hidden:
                 continue
             found = offsets.get(partition)
             _add_offset(answer, partition, found, group.ends.get(partition))
@@ -135,12 +156,21 @@ class Offsets:
                 add(partition=number, error_code=code) if code else add(partition=number)
             if not subscribed and (there := group.offsets.there(entry.topic, entry.partitions)):
                 removed.setdefault(entry.topic, []).extend(there)
-        answer = partial(self._context.reply, call.call_id, response)
+        answer = partial(self._deleted, group.group_id, call, response)
         if removed:
             records = tombstones_by_topic(self._context, group.group_id, removed, "deleted")
-            self._context.append(records, answer, holds=group, calls=[call.call_id])
+            leaving = {topic: frozenset(numbers) for topic, numbers in removed.items()}
+            leave = partial(self._context.leaving.__setitem__, group.group_id, leaving)
+            self._context.append(
+                records, answer, holds=group, calls=[call.call_id], step_bytes=STEP_BYTES, begun=leave
+            )
         else:
             answer()
+
+    def _deleted(self, group_id: str, call: Request, response: OffsetDeleteResponse) -> None:
+        """All is carried out that a call removes."""
+        self._context.leaving.pop(group_id, None)
+        self._context.reply(call.call_id, response)
 
     # --- expiry (KIP-211)
 
