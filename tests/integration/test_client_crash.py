@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 import muster
 import pytest
-from kit.clusters.server_cluster import running
+from kit.clusters.server_cluster import PATIENT, running
+from kit.forked import Program, started
 from kit.waiting import killed, until_equal
 from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2
@@ -20,8 +20,6 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUP, TOPIC, PARTITIONS = "g", "t", 6
-PATIENT = {"MUSTER_METADATA_LEASE_MS": "20000"}
-"""After a lapse of its lease a coordinator gives everybody a whole session (OWN-12), as on a busy machine."""
 WORKER = """
 import asyncio, sys, muster
 
@@ -43,13 +41,8 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def worker(
-    servers: str, protocol: str, instance: str = ""
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WORKER, servers, GROUP, TOPIC, instance, protocol),
-        stdout=asyncio.subprocess.PIPE,
-    )
+async def worker(servers: str, protocol: str, instance: str = "") -> AsyncIterator[Program]:
+    process = await started([sys.executable, "-c", WORKER, servers, GROUP, TOPIC, instance, protocol])
     try:
         yield process
     finally:
@@ -107,21 +100,14 @@ async def test_workers_end_though_their_cluster_is_gone_for_good(tmp_path: Path)
     programs = ([str(EXAMPLES / "worker.py")], [str(EXAMPLES / "blocking_worker.py")], ["-c", READER])
     async with running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers:
         environment = {**os.environ, "MUSTER_SERVERS": servers.servers}
-        workers = [
-            await asyncio.create_subprocess_exec(
-                sys.executable, *program, env=environment, stdout=PIPE, stderr=PIPE
-            )
-            for program in programs
-        ]
+        workers = [await started([sys.executable, *program], environment) for program in programs]
         try:
             for process in workers:
-                assert process.stdout is not None
                 assert b"with token" in await asyncio.wait_for(process.stdout.readline(), 30)
             servers.kill_roles()
             assert servers.nodes is not None
             await servers.nodes[0].kill()
             for process in workers:
-                assert process.stderr is not None
                 while b"partitions are lost" not in (
                     line := await asyncio.wait_for(process.stderr.readline(), 30)
                 ):

@@ -1,12 +1,10 @@
 """Leadership among real processes: one leads, whoever comes and goes, and hands over when it goes."""
 
 import asyncio
-import os
 import re
 import signal
 import sqlite3
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,14 +14,14 @@ import muster
 import pytest
 import pytest_asyncio
 from kit.clusters.server_cluster import all_served, find, running
+from kit.forked import Program, started
 from kit.waiting import killed, until
 from muster.sinks import SqlFence
 from muster_server.dev.cluster import DevCluster
 
 pytestmark = pytest.mark.cluster
 
-TESTS = Path(__file__).parents[1]
-CANDIDATE = str(TESTS / "kit" / "started" / "candidate.py")
+CANDIDATE = str(Path(__file__).parents[1] / "kit" / "started" / "candidate.py")
 NAME = "nightly-report"
 COMINGS = 20
 Protocol: TypeAlias = Literal["classic", "incremental"]
@@ -45,12 +43,9 @@ async def servers(tmp_path: Path) -> AsyncIterator[DevCluster]:
 @asynccontextmanager
 async def candidate(
     servers: DevCluster, protocol: Protocol, shape: str, *arguments: str | Path
-) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, CANDIDATE, servers.servers, NAME, protocol, shape, *map(str, arguments)),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((os.environ.get("PYTHONPATH", ""), str(TESTS)))},
-        stdout=PIPE,
-        stderr=PIPE,
+) -> AsyncIterator[Program]:
+    process = await started(
+        [sys.executable, CANDIDATE, servers.servers, NAME, protocol, shape, *map(str, arguments)]
     )
     try:
         yield process
@@ -58,13 +53,12 @@ async def candidate(
         await killed(process)
 
 
-async def said(process: Process) -> str:
+async def said(process: Program) -> str:
     """The next line of a candidate; empty: it has ended."""
-    assert process.stdout is not None
     return (await asyncio.wait_for(process.stdout.readline(), 60)).decode().rstrip()
 
 
-async def leads(process: Process) -> str:
+async def leads(process: Program) -> str:
     """Waits until a candidate leads, which is the next that it says; returns its token."""
     line = await said(process)
     assert line.startswith("leads "), line

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import muster
 import pytest
 from kit import forked
-from kit.clusters.server_cluster import find, running
+from kit.clusters.server_cluster import PATIENT, find, running
 from kit.waiting import killed, until, until_equal
 from muster import TopicPartition
 
@@ -46,19 +45,17 @@ muster.run(
 class Worker:
     """A worker process, and what it says."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: forked.Program) -> None:
         self.process = process
         self.at: list[int] = []
         self.log = ""
         self._readers = [asyncio.create_task(self._read_out()), asyncio.create_task(self._read_log())]
 
     async def _read_out(self) -> None:
-        assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             self.at.append(int(line.split()[1]))
 
     async def _read_log(self) -> None:
-        assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
             self.log += line.decode()
 
@@ -69,18 +66,16 @@ class Worker:
 
 @asynccontextmanager
 async def worker(servers: str, version: str, protocol: str, fails: bool = True) -> AsyncIterator[Worker]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-c", WORKER, version, "fails" if fails else "well", protocol),
-        env={**os.environ, "MUSTER_SERVERS": servers},
-        stdout=PIPE,
-        stderr=PIPE,
+    fate = "fails" if fails else "well"
+    one = Worker(
+        await forked.started(
+            [sys.executable, "-c", WORKER, version, fate, protocol], {**os.environ, "MUSTER_SERVERS": servers}
+        )
     )
-    started = Worker(process)
     try:
-        yield started
+        yield one
     finally:
-        await started.kill()
+        await one.kill()
 
 
 async def cli(servers: str, *arguments: str) -> tuple[int, str]:
@@ -95,7 +90,7 @@ async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_rele
     tmp_path: Path, protocol: str
 ) -> None:
     async with (
-        running(tmp_path, redis_nodes=1, coordinators=2) as servers,
+        running(tmp_path, redis_nodes=1, coordinators=2, settings=PATIENT) as servers,
         muster.Cluster(servers.servers) as cluster,
     ):
 

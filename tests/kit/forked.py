@@ -11,6 +11,7 @@ The client's tests use it, also where only the client is installed.
 
 import asyncio
 import atexit
+import math
 import os
 import runpy
 import signal
@@ -27,6 +28,8 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
+
+from kit.waiting import until
 
 IMPORTED = (
     "muster.cli._app",
@@ -85,6 +88,66 @@ class Forked:
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, sig)
+
+
+class Program:
+    """A program that runs in a fork, and whose outputs are read; as `asyncio.subprocess.Process`."""
+
+    def __init__(self, process: Forked, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.stdout, self.stderr = stdout, stderr
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, negative if a signal ended it; None while it runs."""
+        return self._process.poll()
+
+    def send_signal(self, sig: int) -> None:
+        """Sends it a signal if it runs."""
+        self._process.send_signal(sig)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM if it runs."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL if it runs."""
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Waits for its end, and gives the exit code."""
+        await until(lambda: self.returncode is not None, "it ends", math.inf)
+        assert self.returncode is not None
+        return self.returncode
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """Waits for its end, and gives the rest of both outputs."""
+        output, errors, _ = await asyncio.gather(self.stdout.read(), self.stderr.read(), self.wait())
+        return output, errors
+
+
+async def started(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, *, cwd: Path | None = None
+) -> Program:
+    """Starts a Python program, as `asyncio.create_subprocess_exec` with pipes for both outputs."""
+    environment = os.environ if environment is None else environment
+    program = program_of(command)
+    assert program, f"not a Python program: {command}"
+    assert not different_at_start(environment), "these variables take effect only in a real start"
+    (stdout, output), (stderr, errors) = await _pipe(), await _pipe()
+    with output, errors:
+        return Program(fork(program, environment, output, errors, cwd), stdout, stderr)
+
+
+async def _pipe() -> tuple[asyncio.StreamReader, IO[bytes]]:
+    """A pipe: what comes out of it, and its other end."""
+    reader = asyncio.StreamReader()
+    end, other = os.pipe()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(end, "rb", 0)
+    )
+    return reader, os.fdopen(other, "wb", 0)
 
 
 def run(

@@ -51,6 +51,15 @@ def test_what_is_to_be_imported_is_there() -> None:
         import_module(name)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_who_forks_has_one_thread_so_no_lock_is_held_for_ever_in_a_fork() -> None:
+    program = """
+import os, sys
+print(len(os.listdir(f"/proc/{os.getppid()}/task")), "grpc.aio" in sys.modules)
+"""
+    assert forked.run([sys.executable, "-c", program]).stdout == "1 True\n"
+
+
 def test_a_command_has_its_arguments_settings_outputs_and_exit_code() -> None:
     shown = forked.run([*SERVER, "config", "--json"], {**os.environ, "MUSTER_GROUP_MAX_SIZE": "7"})
     rows = {row["name"]: row["value"] for row in json.loads(shown.stdout)}
@@ -134,3 +143,28 @@ async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
             return False
 
     await until(lambda: not runs())
+
+
+async def test_what_a_started_program_says_is_read_while_it_runs() -> None:
+    program = 'import sys; print("a", flush=True); sys.stderr.write("b\\n"); sys.exit(3)'
+    process = await forked.started([sys.executable, "-c", program], {**os.environ, "COLUMNS": "1"})
+    assert await process.stdout.readline() == b"a\n"
+    assert await process.communicate() == (b"", b"b\n")
+    assert (process.returncode, await process.wait()) == (3, 3)
+
+
+async def test_a_started_program_gets_signals_and_is_killed() -> None:
+    program = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+    process = await forked.started([sys.executable, "-c", program])
+    assert await process.stdout.readline() == b"ready\n"
+    process.terminate()
+    assert await process.stdout.readline() == b"asked\n"
+    await killed(process)
+    assert process.returncode == -signal.SIGKILL
+    process.kill()

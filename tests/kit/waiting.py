@@ -7,16 +7,28 @@ import asyncio
 import gc
 import time
 import traceback
-from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
 PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
 """Between two looks: asking costs more than what is asked for, where that takes seconds."""
+
+
+class Process(Protocol):
+    """What is used of a process: `asyncio.subprocess.Process` has it, and `kit.forked.Program`."""
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def kill(self) -> None: ...
+    async def wait(self) -> int: ...
 
 
 @overload

@@ -3,14 +3,12 @@
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
+from kit.forked import Program, started
 from kit.waiting import killed
 
-TESTS = str(Path(__file__).parents[1])
 BEGINNING = """
 import asyncio, functools, logging, os, sys, time, muster
 logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -25,15 +23,10 @@ print("ended in order", flush=True)
 
 
 @asynccontextmanager
-async def worker(
-    servers: str, program: str, group: str, *arguments: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-c", BEGINNING + program + ENDING, group, *arguments),
-        env={**os.environ, "MUSTER_SERVERS": servers, "PYTHONPATH": TESTS},
-        stdout=PIPE,
-        stderr=PIPE,
+async def worker(servers: str, program: str, group: str, *arguments: str) -> AsyncIterator[Program]:
+    process = await started(
+        [sys.executable, "-c", BEGINNING + program + ENDING, group, *arguments],
+        {**os.environ, "MUSTER_SERVERS": servers},
     )
     try:
         yield process
@@ -53,7 +46,7 @@ async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
     return read.decode()
 
 
-async def at_work(process: asyncio.subprocess.Process, count: int) -> None:
+async def at_work(process: Program, count: int) -> None:
     """Waits until a worker is at work on so many partitions."""
     for _ in range(count):
         await line_with(process.stdout, "at ")
