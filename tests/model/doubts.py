@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from model.explore import Goal
+from model.quick_replace import quick_replace
 
 WHOLE: Final = "whole"
 WITHOUT: Final = "without a file"
@@ -52,6 +53,7 @@ class DoubtBounds:
     wipes: int = 1
 
 
+@quick_replace
 class Doubtful(NamedTuple):
     """Everything.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from model.explore import Goal
+from model.quick_replace import quick_replace
 
 NOBODY: Final = -1
 
@@ -78,6 +79,7 @@ class Seen(NamedTuple):
     keeps: bool = False
 
 
+@quick_replace
 class KeepingState(NamedTuple):
     """Everything there is."""
 

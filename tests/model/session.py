@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from model.quick_replace import quick_replace
+
 ACK: Final = "ack"
 UNSURE: Final = "unsure"
 _CONFIRMED = -1
@@ -94,6 +96,7 @@ class SessionBounds:
     blocks: int = 0
 
 
+@quick_replace
 class Beat(NamedTuple):
     """A beat on its way, or the Attach that begins a connection."""
 
@@ -103,6 +106,7 @@ class Beat(NamedTuple):
     seen: int  # number of the newest acknowledgement that the member has heard
 
 
+@quick_replace
 class Answer(NamedTuple):
     """An answer on its way."""
 
@@ -114,6 +118,7 @@ class Answer(NamedTuple):
     phase: bool  # whether the group was in a join phase that the member knows of
 
 
+@quick_replace
 class SpareCall(NamedTuple):
     """A Heartbeat call of the thread on its way, or its answer."""
 
@@ -123,6 +128,7 @@ class SpareCall(NamedTuple):
     phase: bool = False
 
 
+@quick_replace
 class Spare(NamedTuple):
     """The loop that may be blocked, and the thread that beats in its place."""
 
@@ -138,6 +144,7 @@ class Spare(NamedTuple):
     revived: bool = False  # ... and it goes on
 
 
+@quick_replace
 class SessionState(NamedTuple):
     """Everything there is."""
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from model.quick_replace import quick_replace
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -132,6 +134,7 @@ class Entry(NamedTuple):
     before: int
 
 
+@quick_replace
 class Node(NamedTuple):
     """A server.
 
@@ -158,6 +161,7 @@ class Node(NamedTuple):
     past: tuple[tuple[tuple[int, int], tuple[int, ...], int, bool], ...] = ()
 
 
+@quick_replace
 class Coordinator(NamedTuple):
     """One that may own the log.
 
@@ -196,6 +200,7 @@ class Coordinator(NamedTuple):
     lowering: tuple[tuple[int, int], ...] = ()
 
 
+@quick_replace
 class Message(NamedTuple):
     """A write under way to a node."""
 
@@ -207,6 +212,7 @@ class Message(NamedTuple):
     floor: int = 0
 
 
+@quick_replace
 class State(NamedTuple):
     """Everything. `acknowledged` is the last acknowledged entry; what it is chained to is so, too."""
 

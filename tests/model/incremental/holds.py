@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 from model.incremental.rules import Rules
 from model.incremental.state import put
+from model.quick_replace import quick_replace
 
 LONGEST = 3
 """How long a hold lasts at most, in ticks; an hour, in the contract."""
 
 
+@quick_replace
 class Hold(NamedTuple):
     """What the log says of the hold; times are of the owner's wall clock, from now.
 
@@ -33,6 +35,7 @@ class Hold(NamedTuple):
         return not self.start and not self.freed
 
 
+@quick_replace
 class Due(NamedTuple):
     """What the contract demands, in true time; no process sees it.
 
@@ -52,6 +55,7 @@ class Due(NamedTuple):
     owed: int = 0
 
 
+@quick_replace
 class Work(NamedTuple):
     """An assignment that is being computed: for which epoch, for whom, and whether it is to move nothing."""
 
@@ -60,6 +64,7 @@ class Work(NamedTuple):
     holding: bool
 
 
+@quick_replace
 class Fleet(NamedTuple):
     """Everything.
 

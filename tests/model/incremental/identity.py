@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from model.incremental.rules import Rules
 from model.incremental.state import put
+from model.quick_replace import quick_replace
 
 
+@quick_replace
 class Life(NamedTuple):
     """The member that has the one id, as the log has it.
 
@@ -28,6 +30,7 @@ class Life(NamedTuple):
     position: int
 
 
+@quick_replace
 class Runner(NamedTuple):
     """A process that goes by the id.
 
@@ -54,6 +57,7 @@ class Runner(NamedTuple):
     over: int = 0
 
 
+@quick_replace
 class Frame(NamedTuple):
     """A frame of a process to the coordinator: `join`, `resume`, `commit` or `leave`."""
 
@@ -66,6 +70,7 @@ class Frame(NamedTuple):
     over: int = 0
 
 
+@quick_replace
 class Scene(NamedTuple):
     """Everything. `attached` is process, join and connection; `seen` the highest number of a connection."""
 

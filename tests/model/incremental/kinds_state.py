@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from model.incremental.state import put
+from model.quick_replace import quick_replace
 
 
+@quick_replace
 class Seat(NamedTuple):
     """A member in a group that may be of either kind.
 
@@ -26,6 +28,7 @@ class Seat(NamedTuple):
     named: bool = True
 
 
+@quick_replace
 class Club(NamedTuple):
     """A group of either kind, as the log has it.
 
@@ -62,6 +65,7 @@ class Club(NamedTuple):
     replaced: tuple[int, ...] = ()
 
 
+@quick_replace
 class Worker(NamedTuple):
     """A process that may be a member of either kind.
 
@@ -79,6 +83,7 @@ class Worker(NamedTuple):
     owns: tuple[int, ...]
 
 
+@quick_replace
 class Call(NamedTuple):
     """A call: `join`, `sync`, `heartbeat` (classic), `enter`, `beat` (incremental), `commit`, `leave`.
 
@@ -92,6 +97,7 @@ class Call(NamedTuple):
     data: tuple[int, ...] = ()
 
 
+@quick_replace
 class Meeting(NamedTuple):
     """Everything.
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from model.quick_replace import quick_replace
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -106,6 +108,7 @@ BUDGETS = (
 )
 
 
+@quick_replace
 class Member(NamedTuple):
     """A member, as the log has it.
 
@@ -130,6 +133,7 @@ class Member(NamedTuple):
     seq: int = 0
 
 
+@quick_replace
 class Group(NamedTuple):
     """A group, as the log has it: a function of its records.
 
@@ -150,6 +154,7 @@ class Group(NamedTuple):
     position: int
 
 
+@quick_replace
 class Process(NamedTuple):
     """A member as its own process sees itself.
 
@@ -194,6 +199,7 @@ class Process(NamedTuple):
     load: int = 0
 
 
+@quick_replace
 class Message(NamedTuple):
     """A request (`join`, `beat`, `resume`, `leave`, `away`, `commit`) or an answer.
 
@@ -213,6 +219,7 @@ class Message(NamedTuple):
     load: int = 0
 
 
+@quick_replace
 class State(NamedTuple):
     """Everything.
 
