@@ -1,9 +1,10 @@
 """The command behind `./x conformance` sees each fault that it is there for."""
 
+import sys
 from pathlib import Path
 
 import pytest
-from conformance.command import INCREMENTAL_ROWS, RowTests, judge_rows, read_rows
+from conformance.command import INCREMENTAL_ROWS, RowTests, judge_rows, main, read_rows
 
 
 def faults(tmp_path: Path, rows: str, tests: dict[str, list[str]], passed: set[str]) -> list[str]:
@@ -78,3 +79,17 @@ def test_the_list_of_incremental_groups_is_whole() -> None:
         "names",
         "bounds",
     }
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[", b"1", b"[1]", b'[{"seed": 1}]'])
+def test_a_file_without_scripts_is_named_in_one_line(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "traces.json"
+    path.write_bytes(text)
+    monkeypatch.setattr(sys, "argv", ["conformance", "--traces", str(path)])
+    assert main() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"conformance: {path} is not a file of scripts: ")
+    assert told.err.count("\n") == 1

@@ -70,10 +70,24 @@ def load(path: Path | None = None) -> list[Script]:
     """
     if path is None:
         return [script for each in sorted(VECTORS.glob("traces*.json")) for script in load(each)]
+    listed = read(path)
     try:
-        return [_script(number, raw) for number, raw in enumerate(json.loads(path.read_text()))]
+        return [_script(number, raw) for number, raw in enumerate(listed)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a file of scripts: {error!r}") from error
+
+
+def read(path: Path) -> Any:
+    """What is in a file of scripts of either kind.
+
+    Raises:
+        ValueError: it is no JSON.
+        OSError: it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a file of scripts: {error}") from error
 
 
 def save(path: Path, scripts: Sequence[Script]) -> None:

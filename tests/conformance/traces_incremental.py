@@ -12,12 +12,12 @@ Every value is spelled out as it was sent, so a player remembers nothing. What i
 * `id` and `group` take the place of the member's label and of the group's name.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.traces import read
 from kit.lives.server_assignors import SERVER_ASSIGNORS, Re2Expressions, answer_to
 from kit.lives.virtual_shard import VirtualShard
 from muster_core.catalog import Catalog
@@ -76,8 +76,11 @@ def holds(path: Path) -> bool:
     Raises:
         ValueError: it is no JSON.
     """
-    raw = json.loads(path.read_text())
-    return bool(raw) and all("flavour" in one and "interval" in one for one in raw)
+    raw = read(path)
+    scripts = raw if isinstance(raw, list) else []
+    return bool(scripts) and all(
+        isinstance(one, dict) and {"flavour", "interval"} <= one.keys() for one in scripts
+    )
 
 
 def load(path: Path = VECTORS) -> list[IncrementalScript]:
@@ -86,8 +89,9 @@ def load(path: Path = VECTORS) -> list[IncrementalScript]:
     Raises:
         ValueError: it is not of the format.
     """
+    listed = read(path)
     try:
-        return [script_of(number, raw) for number, raw in enumerate(json.loads(path.read_text()))]
+        return [script_of(number, raw) for number, raw in enumerate(listed)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a file of scripts: {error!r}") from error
 

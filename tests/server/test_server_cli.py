@@ -53,6 +53,7 @@ def test_version_and_help() -> None:
         (["--roles", "cordinator"], {}, "there is no role 'cordinator'"),
         (["--roles", "all", "--data", "/dev/null/x"], {}, "the folder /dev/null/x cannot be used"),
         (["--roles", "all", "--nope"], {}, "No such option"),
+        (["--roles", "all", "--ready-file", "/none/x"], {}, "--ready-file: there is no folder /none"),
         (["--roles", "discovery", "--data", "x"], {}, "--data is for a process with the role metadata"),
         (
             ["--roles", "coordinator"],

@@ -72,6 +72,8 @@ def serve(
     names = parse_roles(roles)
     if data is not None and (METADATA not in names or redis is not None):
         raise StartupError("--data is for a process with the role metadata and without --redis")
+    if ready_file is not None and not ready_file.absolute().parent.is_dir():
+        raise StartupError(f"--ready-file: there is no folder {ready_file.absolute().parent}")
 
     async def main(stop: asyncio.Event) -> int:
         if data is None:
