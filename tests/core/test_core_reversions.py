@@ -369,15 +369,33 @@ def test_who_does_not_come_back_is_removed() -> None:
 def test_a_leave_of_who_has_not_heard_of_it_counts() -> None:
     cluster = incremental_shard(4, config=AUTO)
     a, b = both(cluster, "a", "b")
+    assert not b.join().error_code
     assert convert(cluster) == error_code.NONE
-    b.seq += 1
-    assert b.leave().error_code == error_code.FENCED_MEMBER_EPOCH
     b.seq -= 1
+    assert b.leave().error_code == error_code.FENCED_MEMBER_EPOCH
+    b.seq += 1
     assert b.leave().member_epoch == -1
     assert cluster.kinds()[-1] == "member_left"
     assert Returning(a).enter().joined().error_code == error_code.NONE
     late = a.leave()
     assert late.error_code == error_code.GROUP_CLASSIC
+
+
+def test_a_leave_may_name_a_join_that_was_answered_group_converted() -> None:
+    """INC-155: that is in no record, and its member was not heard of since; nobody need wait for it."""
+    cluster = incremental_shard(4, config=AUTO)
+    first, second = stable(cluster, "a", "b")
+    assert convert(cluster, INCREMENTAL) == error_code.NONE
+    assert second.enter().joined().error_code == error_code.GROUP_CONVERTED
+    assert convert(cluster) == error_code.NONE
+    leaver = second.turn()
+    leaver.process_id = b"another process."
+    assert leaver.leave().error_code == error_code.FENCED_MEMBER_EPOCH
+    leaver.process_id = second.process_id
+    assert leaver.leave().member_epoch == -1
+    again = Returning(first.turn()).enter()
+    assert list(cluster.shard.groups["g"].members) == [first.member_id]
+    assert again.joined().error_code == error_code.NONE
 
 
 @pytest.mark.parametrize("upto", [0, 1, 2])

@@ -152,14 +152,17 @@ class Reversions:
             raise Refused(error_code.GROUP_CLASSIC, IS_CLASSIC)
 
     def leave(self, group: Group, call: Request, request: ConsumerGroupHeartbeatRequest) -> bool:
-        """Takes the leave of a member that has not joined since; False: it is none (INC-155)."""
+        """Takes the leave of a member that has not joined since; False: it is none (INC-155).
+
+        It may name a later join of its process than the log knows: one that was answered `GROUP_CONVERTED`.
+        """
         member = group.members.get(request.member_id)
         if request.member_epoch not in (LEAVE, AWAY) or member is None or not member.is_unheard:
             return False
         context = self._context
         if context.proven_id(group, request, call.host) != request.member_id:
             context.refuse(call.call_id, error_code.UNKNOWN_MEMBER_ID)
-        elif (request.member_seq, request.process_id) != (member.join_seq, member.process_id):
+        elif request.process_id != member.process_id or request.member_seq < member.join_seq:
             context.refuse(call.call_id, error_code.FENCED_MEMBER_EPOCH, _OTHER_JOIN)
         elif request.member_epoch == AWAY:  # a static member keeps its place for its session
             self._left(call, request)
