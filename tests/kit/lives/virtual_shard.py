@@ -64,6 +64,7 @@ class VirtualShard:
         quarantine: Quarantine = NOBODY,
         now_ms: int = 10_000,
         room: Room = ALONE,
+        through: Callable[[Shard, Position], Shard] | None = None,
     ) -> None:
         self.features = features
         self.config = config or GroupConfig()
@@ -88,6 +89,9 @@ class VirtualShard:
         self._last_call_id = 0
         for position, record in self.log:
             self.shard.replay(position, record)
+        if through is not None and self.log:
+            self.shard = through(self.shard, self.log[-1][0])
+            self.shard.live_in(room)
         self.log.append((self._next_position(), records_pb2.Record(claim=records_pb2.Claim())))
         self._carry_out(self.shard.loaded(self.epoch, self.now, self.features))
 

@@ -163,7 +163,7 @@ class ChangeModel:
         if state.slow:
             yield "an assignment that was computed aside is there", self._coordinator.take_slow(state)
         if club.kind == "classic":
-            if living and left[M_CONVERSIONS] and self._can_convert(state):
+            if living and left[M_CONVERSIONS] and self.can_convert(state):
                 yield "the group is converted", self._coordinator.convert(spend(state, M_CONVERSIONS))
             return
         if living and not club.target:
@@ -178,15 +178,17 @@ class ChangeModel:
         if living and left[M_BACKS] and self._coordinator.can_go_back(state):
             yield "an operator converts the group back", self._coordinator.convert_back(spend(state, M_BACKS))
 
-    def _can_convert(self, state: Meeting) -> bool:
+    def can_convert(self, state: Meeting) -> bool:
+        """Whether all members can be incremental, and work on nothing that another one may be given."""
         club = state.club
         if not self.rules.all_capable:
             return True
         blind = state.guess and not self.rules.capable_stored
+        said = [state.joined[who] if state.joined else None for who in range(self.bounds.processes)]
         works = any(
             seat and kept and club.holders[p] != who
             for who, seat in enumerate(club.seats)
-            for p, kept in enumerate(seat.keeps if seat else ())
+            for p, kept in enumerate((said[who] or seat.keeps) if seat else ())
         )
         if club.reverted or (works and self.rules.released_first):
             return False
@@ -215,7 +217,7 @@ class ChangeModel:
     def _call(self, state: Meeting, call: Call, label: str) -> Iterator[tuple[str, Meeting]]:
         """A call with all that can become of it."""
         after, answer = self._coordinator.handle(state, call)
-        heard = self._hear(after, call, answer)
+        heard = self.hear(after, call, answer)
         if heard != state:
             yield label, heard
         if heard != after and after != state:
@@ -225,7 +227,7 @@ class ChangeModel:
             copied = spent._replace(late=tuple(sorted((*state.late, call))))
             yield f"{label}; the call is delayed", copied
             again, answer = self._coordinator.handle(copied, call)
-            yield f"{label}; a copy is delayed", self._hear(again, call, answer)
+            yield f"{label}; a copy is delayed", self.hear(again, call, answer)
             if answer == "synced":
                 told = self._synced(after, call.who)
                 yield (
@@ -245,7 +247,8 @@ class ChangeModel:
             "synced", who, state.club.number, seat_of(state.club, who).version, list_of(state.club, who)
         )
 
-    def _hear(self, state: Meeting, call: Call, answer: str) -> Meeting:
+    def hear(self, state: Meeting, call: Call, answer: str) -> Meeting:
+        """What the process that made a call does when it hears the answer."""
         who, club = call.who, state.club
         worker, seat = state.workers[who], club.seats[who]
         if call.kind in {"commit", "leave"}:

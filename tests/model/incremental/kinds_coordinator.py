@@ -98,11 +98,13 @@ class KindsCoordinator:
         club, seat = state.club, state.club.seats[call.who]
         if seat and call.number < seat.number and state.joined is None and club.phase != "preparing":
             return state, "joined"  # a retry: its answer was lost
-        state, club = self._replace_twin(state, call.who), state.club
+        state = self._replace_twin(state, call.who)
+        if seat is None and state.club.seats[call.who] and state.club.phase == "stable":
+            return state, "joined"  # it has the place as it was (KIP-345)
+        club = state.club
         kept = call.data or self.bounds.nothing
         joined = put(state.joined or (None,) * self.bounds.processes, call.who, kept)
         state = state._replace(joined=joined)
-        club = state.club
         if not all(joined[who] is not None for who, other in enumerate(club.seats) if other):
             return state, "wait"
         number = club.number + 1
@@ -161,14 +163,17 @@ class KindsCoordinator:
         token = club.position + 1
         mine = [holder == old for holder in club.holders]
         joined = state.joined and put(state.joined, old, None)
+        works = any(kept and not m for kept, m in zip(seat.keeps, mine, strict=False))
+        stays = club.phase == "stable" and state.joined is None and not works
+        number = club.number if stays else 0
         return store(
             state._replace(joined=joined),
-            seats=put(put(club.seats, old, None), new, seat._replace(number=0, keeps=())),
+            seats=put(put(club.seats, old, None), new, seat._replace(number=number, keeps=())),
             holders=tuple(new if m else h for m, h in zip(mine, club.holders, strict=True)),
             tokens=tuple(token if m else t for m, t in zip(mine, club.tokens, strict=True)),
             taken=tuple(0 if m else t for m, t in zip(mine, club.taken, strict=True)),
             replaced=(*club.replaced, old),
-            phase="preparing",
+            phase="stable" if stays else "preparing",
         )
 
     def _on_heartbeat(self, state: Meeting, call: Call) -> tuple[Meeting, str]:
@@ -192,8 +197,11 @@ class KindsCoordinator:
         if club.kind == "incremental":
             return store(state, seats=seats, number=club.number + 1, target=(), **gone)
         joined = state.joined and put(state.joined, who, None)
+        if joined is not None and all(kept is None for kept in joined):
+            joined = None
         phase = "preparing" if any(seats) else "stable"
-        return store(state._replace(joined=joined if any(seats) else None), seats=seats, phase=phase, **gone)
+        reverted = club.reverted and (any(seats) or joined is not None)
+        return store(state._replace(joined=joined), seats=seats, phase=phase, reverted=reverted, **gone)
 
     def _beat(self, state: Meeting, call: Call) -> Meeting:
         """An incremental heartbeat: frees what was taken by then, takes, and gives."""
@@ -210,14 +218,14 @@ class KindsCoordinator:
                     state = state._replace(wrong=f"S5 {p} is freed though process {who} still runs it")
                 state = store(state, holders=put(club.holders, p, -1), taken=put(club.taken, p, 0))
         club = state.club
-        if not club.target:
+        owes = any(holder == who and taken for holder, taken in zip(club.holders, club.taken, strict=True))
+        if not club.target or owes:
             return state
         lose = [p for p in range(self.bounds.partitions) if club.holders[p] == who and club.target[p] != who]
         for p in lose:
-            if not state.club.taken[p]:
-                club, position = state.club, state.club.position + 1
-                seats = put(club.seats, who, seat_of(club, who)._replace(version=position))
-                state = store(state, taken=put(club.taken, p, position), seats=seats)
+            club, position = state.club, state.club.position + 1
+            seats = put(club.seats, who, seat_of(club, who)._replace(version=position))
+            state = store(state, taken=put(club.taken, p, position), seats=seats)
         club = state.club
         if lose:
             return state
@@ -246,7 +254,8 @@ class KindsCoordinator:
             counts = self.rules.back_commits and club.reverted
             good = counts and mine and club.tokens[partition] == token
         elif club.kind == "classic":
-            good = call.number == club.number and club.phase == "stable" and not club.reverted
+            waits_for_plan = club.phase == "completing" and state.joined is None
+            good = call.number == club.number and not waits_for_plan and not club.reverted
         elif token:
             good = mine and club.tokens[partition] == token
         elif self.rules.classic_commits:
