@@ -45,7 +45,7 @@ SHARDS, GROUPS, PARTITIONS = 8, 20, 16
 COMMITS = 100
 """Of one group, for each of its rebalances."""
 DAY_ENTRIES = 1_000_000
-DAYS, STALL_MS = 7, 300_000
+DAYS, STALL_MS, SLO = 7, 300_000, 0.999
 CLUSTER, TOPIC = "bench", "orders"
 BEGAN_MS = 1_700_006_400_000
 PAGE = 4_000
@@ -202,7 +202,9 @@ def step(
 
     def look(of: int) -> None:
         if insights:
-            measure("insights, 7 days", of, lambda: look_into(spark, lake, DAYS, STALL_MS, lambda _: None))
+            measure(
+                "insights, 7 days", of, lambda: look_into(spark, lake, DAYS, STALL_MS, SLO, lambda _: None)
+            )
 
     measure("write the export", entries - written, lambda: grow(source, logs, entries - written))
     measure("check", entries, lambda: audit(spark, source, folder / "tables"))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
-from muster_audit.lake.insights import DAY_MS, Insights, Period, Rows
+from muster_audit.lake.insights import DAY_MS, WORST, Insights, Period, Rows
 from muster_audit.lake.insights_page import charts, write_page
 
 pytestmark = pytest.mark.spark
@@ -26,15 +26,14 @@ NOTHING: dict[str, Any] = {
 def found(groups: int) -> Insights:
     """Analyses of so many groups, whose names begin and are long alike."""
     names = [f"payments-settlement-{number:04d}" + "-x" * 100 * (number == 7) for number in range(groups)]
-    results: dict[str, Rows] = {
+    worst: dict[str, Rows] = {
         "ownership": [
-            {"group_id": name, "owned_ms": 10**9, "unowned_ms": 1_000 * number, "longest_ms": 500,
+            {"group_id": names[number], "owned_ms": 10**9, "unowned_ms": 1_000 * number, "longest_ms": 500,
              "gaps": number, "availability": 1 - number / 10_000}
-            for number, name in enumerate(names)
+            for number in reversed(range(groups))
         ],
-        "rebalances": [
-            {"group_id": name, "cause": "member left", "started_day": "2023-11-09", "rebalances": 90_000,
-             "moves": 3, "minimum_moves": 1, "median_ms": None, "longest_ms": None}
+        "moves": [
+            {"group_id": name, "rebalances": 90_000, "moves": 3, "minimum_moves": 1, "longest_ms": 0}
             for name in names
         ],
         "flapping": [],
@@ -43,14 +42,28 @@ def found(groups: int) -> Insights:
              "to_ms": PERIOD.to_ms, "stalled_ms": 400_000, "lasts": True}
             for name in names[:3]
         ],
-        "takeovers": [],
-        "commit_rates": [],
     }  # fmt: skip
-    return Insights("cluster", PERIOD, results, NOTHING, None)
+    rebalances = [
+        {"started_day": "2023-11-09", "cause": "member left", "rebalances": 90_000 * groups,
+         "moves": 3 * groups, "minimum_moves": groups}
+    ] * (groups > 0)  # fmt: skip
+    return Insights(
+        cluster_id="cluster",
+        period=PERIOD,
+        slo=0.99,
+        worst={name: rows[:WORST] for name, rows in worst.items()},
+        counts={name: len(rows) for name, rows in worst.items()},
+        missing=sum(row["availability"] < 0.99 for row in worst["ownership"]),
+        rebalances=rebalances,
+        commits=[],
+        takeovers=[],
+        summary=NOTHING,
+        before=None,
+    )
 
 
 def shown(insights: Insights, folder: Path) -> str:
-    write_page(insights, folder / "page.html", 0.99)
+    write_page(insights, folder / "page.html")
     return (folder / "page.html").read_text("utf-8")
 
 

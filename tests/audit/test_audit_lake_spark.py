@@ -26,7 +26,7 @@ from kit.logs.log_nodes import empty
 from kit.logs.plain_tables import tables as plain_tables
 from muster_audit.command import app
 from muster_audit.lake.build import build
-from muster_audit.lake.insights import DAY_MS, Insights, look_into
+from muster_audit.lake.insights import DAY_MS, LARGEST, WORST, Insights, look_into, views
 from muster_audit.lake.insights_page import write_page
 from muster_audit.lake.reading import DAY_DOC, register_tables
 from muster_audit.lake.row import columns, day_of
@@ -37,7 +37,7 @@ from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -107,7 +107,9 @@ def about(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def check_insights(found: Insights, logs: list[LogBuilder], filled: Collection[str] = ()) -> None:
+def check_insights(
+    spark: "SparkSession", found: Insights, logs: list[LogBuilder], filled: Collection[str] = ()
+) -> None:
     """Holds analyses against those that plain Python makes of the whole logs.
 
     `filled`: those that have rows; none: all have, and so has the period before.
@@ -120,14 +122,33 @@ def check_insights(found: Insights, logs: list[LogBuilder], filled: Collection[s
     wanted = plain_insights.results(tables, found.period)
     for name, rows in wanted.items():
         assert rows or (filled and name not in filled), name
-        assert in_order([about(row) for row in found.results[name]]) == in_order(
-            [about(row) for row in rows]
-        ), name
-    assert about(found.summary) == about(plain_insights.summary(wanted))
+        same(spark.table(name), rows, name)
+    check_page(found, wanted)
     before = plain_insights.summary(plain_insights.results(tables, found.period.before()))
     assert found.before is not None or filled
     assert found.before is None or about(found.before) == about(before)
-    assert found.results.keys() == wanted.keys()
+    assert wanted.keys() == views().keys() - {"partition_gaps", "commit_steps", "summary"}
+
+
+def same(found: "DataFrame", rows: list[dict[str, Any]], name: str) -> None:
+    """Holds a view against the rows that it must have."""
+    assert in_order([about(row.asDict()) for row in found.collect()]) == in_order(
+        [about(row) for row in rows]
+    ), name
+
+
+def check_page(found: Insights, wanted: dict[str, Any]) -> None:
+    """Holds what the page shows against what the views must have."""
+    for name, rows in plain_insights.tables_of_the_page(wanted).items():
+        assert found.counts[name] == len(rows), name
+        assert [about(row) for row in found.worst[name]] == [about(row) for row in rows[:WORST]], name
+    assert found.missing == sum(row["availability"] < found.slo for row in wanted["ownership"])
+    assert in_order(found.rebalances) == in_order(plain_insights.rebalances_by_day(wanted))
+    assert in_order(found.commits) == in_order(plain_insights.commits_by_day(wanted, LARGEST))
+    assert in_order([about(row) for row in found.takeovers]) == in_order(
+        [about(row) for row in wanted["takeovers"]]
+    )
+    assert about(found.summary) == about(plain_insights.summary(wanted))
 
 
 def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
@@ -137,16 +158,16 @@ def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
     for built in logs:
         export(tmp_path / "export", built)
     lake_in_this_process(tmp_path / "export", tmp_path / "lake")
-    found = look_into(spark, tmp_path / "lake", 3, 3_600_000, lambda _: None)
-    check_insights(found, logs)
+    found = look_into(spark, tmp_path / "lake", 3, 3_600_000, 0.999, lambda _: None)
+    check_insights(spark, found, logs)
 
     page = tmp_path / "reports" / "page.html"
-    write_page(found, page, 0.999)
+    write_page(found, page)
     text = page.read_text("utf-8")
     assert not re.search(r"(src|href)=|url\(|@import|<script", text)
     assert text.count("<svg") == 5
     assert "groups miss that" in text
-    worst = max(found.results["ownership"], key=lambda row: row["unowned_ms"])
+    worst = max(found.worst["ownership"], key=lambda row: row["unowned_ms"])
     assert f"{worst['unowned_ms'] / 1000:,.1f}" in text
     ElementTree.fromstring(re.findall(r"<svg.*?</svg>", text, re.DOTALL)[0])
 
@@ -158,8 +179,8 @@ def test_the_analyses_of_groups_that_change_their_kind_are_what_plain_python_com
     for number, life in enumerate((conversion_fuzz.life(4, 400), incremental_fuzz.life(4, 600))):
         export(tmp_path / str(number), built := as_log(life.cluster))
         lake_in_this_process(tmp_path / str(number), lake := tmp_path / f"lake-{number}")
-        found = look_into(spark, lake, 1, 1_000, lambda _: None)
-        check_insights(found, [built], ("ownership", "rebalances", "commit_rates"))
+        found = look_into(spark, lake, 1, 1_000, 0.999, lambda _: None)
+        check_insights(spark, found, [built], ("ownership", "rebalances", "commit_rates"))
 
 
 def day_of_an_incremental_group(log: IncrementalLog, number: int) -> None:
@@ -227,11 +248,23 @@ def test_the_analyses_of_an_incremental_group_are_what_plain_python_computes(
     assert not audit.finish(built.end).violations
     export(tmp_path / "export", built)
     lake_in_this_process(tmp_path / "export", tmp_path / "lake")
-    found = look_into(spark, tmp_path / "lake", 1, 300_000, lambda _: None)
-    check_insights(found, [built])
-    static = next(row for row in found.results["flapping"] if row["group_instance_id"] == "s")
+    found = look_into(spark, tmp_path / "lake", 1, 300_000, 0.999, lambda _: None)
+    check_insights(spark, found, [built])
+    static = next(row for row in found.worst["flapping"] if row["group_instance_id"] == "s")
     assert (static["lives"], static["unexpected"]) == (2, 1)
-    assert {row["planned"]: row["takeovers"] for row in found.results["takeovers"]} == {True: 1, False: 1}
+    assert {row["planned"]: row["takeovers"] for row in found.takeovers} == {True: 1, False: 1}
+
+
+def test_no_analysis_keeps_in_memory_what_grows_with_the_lake(spark: "SparkSession", tmp_path: Path) -> None:
+    """What a step collects it sorts, so that it can go to disk, and the page has so many rows and no more."""
+    export(tmp_path / "export", drawn(17, 150))
+    lake_in_this_process(tmp_path / "export", tmp_path / "lake")
+    found = look_into(spark, tmp_path / "lake", 3, 1, 0.999, lambda _: None)
+    assert len(found.worst["stalls"]) == WORST < found.counts["stalls"]
+    for name in views():
+        plan = spark.table(name)._jdf.queryExecution().executedPlan().toString()
+        assert "Scan parquet" in plan, name
+        assert not re.findall("ObjectHashAggregate|BroadcastHashJoin|CartesianProduct", plan), name
 
 
 def test_the_analyses_read_their_days_and_no_older_ones(spark: "SparkSession", tmp_path: Path) -> None:
@@ -243,7 +276,7 @@ def test_the_analyses_read_their_days_and_no_older_ones(spark: "SparkSession", t
     assert {path.parent.parent.name for path in older} >= {"assignments", "commits", "generations"}
     for path in older:
         path.write_bytes(b"damaged")
-    check_insights(look_into(spark, lake, 1, 3_600_000, lambda _: None), [built])
+    check_insights(spark, look_into(spark, lake, 1, 3_600_000, 0.999, lambda _: None), [built])
 
 
 def test_an_interrupt_is_left_to_the_program(spark: "SparkSession") -> None:

@@ -304,8 +304,7 @@ def insights_command(
         from muster_audit.lake.insights import look_into
         from muster_audit.lake.insights_page import write_page
 
-        found = look_into(spark, lake, days, stall_seconds * 1_000, progress)
-        write_page(found, report, slo / 100)
+        write_page(look_into(spark, lake, days, stall_seconds * 1_000, slo / 100, progress), report)
     typer.echo(f"report: {report}")
 
 

@@ -46,6 +46,53 @@ def summary(found: dict[str, Table]) -> dict[str, Any]:
     }
 
 
+def tables_of_the_page(found: dict[str, Table]) -> dict[str, Table]:
+    """All rows of each table of the page, the worst first."""
+    moves = [
+        {"group_id": group_id}
+        | {name: sum(row[name] for row in rows) for name in ("rebalances", "moves", "minimum_moves")}
+        | {"longest_ms": max(row["longest_ms"] or 0 for row in rows)}
+        for (group_id,), rows in _grouped(found["rebalances"], "group_id")
+    ]
+    identity = ("group_id", "group_instance_id", "client_id", "host")
+    return {
+        "ownership": _worst_first(found["ownership"], "unowned_ms", "group_id"),
+        "moves": _worst_first(moves, "rebalances", "group_id"),
+        "flapping": _worst_first(found["flapping"], "lives", *identity),
+        "stalls": _worst_first(found["stalls"], "stalled_ms", "group_id", "topic", "partition", "from_ms"),
+    }
+
+
+def _worst_first(rows: Table, name: str, *then: str) -> Table:
+    return sorted(rows, key=lambda row: (-row[name], *(row[one] for one in then)))
+
+
+def rebalances_by_day(found: dict[str, Table]) -> Table:
+    """By day and cause, of all groups."""
+    return [
+        {"started_day": day, "cause": cause}
+        | {name: sum(row[name] for row in rows) for name in ("rebalances", "moves", "minimum_moves")}
+        for (day, cause), rows in _grouped(found["rebalances"], "started_day", "cause")
+    ]
+
+
+def commits_by_day(found: dict[str, Table], named: int) -> Table:
+    """By day and group; of group None: by all but so many groups, which have the most of the period."""
+    groups = {
+        key[0]: sum(row["commits"] for row in rows)
+        for key, rows in _grouped(found["commit_rates"], "group_id")
+    }
+    largest = sorted(groups, key=lambda group_id: (-groups[group_id], group_id))[:named]
+    rows = [
+        row | {"group_id": row["group_id"] if row["group_id"] in largest else None}
+        for row in found["commit_rates"]
+    ]
+    return [
+        {"written_day": day, "group_id": group_id, "commits": sum(row["commits"] for row in some)}
+        for (day, group_id), some in _grouped(rows, "written_day", "group_id")
+    ]
+
+
 def _within(period: Period) -> Callable[[Table, str], Table]:
     return lambda rows, name: [row for row in rows if period.from_ms <= row[name] < period.to_ms]
 

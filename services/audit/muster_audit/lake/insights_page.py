@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
-from muster_audit.lake.insights import DAY_MS, Insights, Rows
+from muster_audit.lake.insights import DAY_MS, Insights
 from muster_audit.lake.row import day_of
 
-_WORST = 20
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 80, 34
 _COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5c", "#a3479e", "#c23b3b", "#7a6a4f", "#2a9d9d", "#8a8f98")
 _MAX_SERIES = len(_COLOURS)
+_OTHERS = "others"
 _MAX_BARS, _LABEL = 8, 10
 
 
@@ -63,12 +62,12 @@ def stacked(title: str, values: Iterable[tuple[str, str, float]], bars_of: Itera
     for name, series, value in values:
         sums[series] = sums.get(series, 0) + value
         parts[name, series] = parts.get((name, series), 0) + value
-    ordered = sorted(sums, key=lambda series: -sums[series])
-    shown = ordered if len(ordered) <= _MAX_SERIES else [*ordered[: _MAX_SERIES - 1], "others"]
+    ordered = sorted(sums, key=lambda series: (series == _OTHERS, -sums[series]))
+    shown = ordered if len(ordered) <= _MAX_SERIES else [*ordered[: _MAX_SERIES - 1], _OTHERS]
     names = list(bars_of)
     stacks = {name: dict.fromkeys(shown, 0.0) for name in names}
     for (name, series), value in parts.items():
-        stacks[name][series if series in stacks[name] else "others"] += value
+        stacks[name][series if series in stacks[name] else _OTHERS] += value
     top = max((sum(stack.values()) for stack in stacks.values()), default=0) or 1
     step, height = (_WIDTH - _LEFT) / max(len(names), 1), _HEIGHT - _BOTTOM
     bars, labels = [], []
@@ -87,35 +86,21 @@ def stacked(title: str, values: Iterable[tuple[str, str, float]], bars_of: Itera
     return Chart(title, bars, labels, ticks, list(zip(shown, _COLOURS, strict=False)))
 
 
-def write_page(found: Insights, path: Path, slo: float) -> None:
+def write_page(found: Insights, path: Path) -> None:
     """Writes the page.
 
     Args:
         found: the analyses.
         path: of the page.
-        slo: share of the time for which each partition is to have an owner, 0 to 1.
     """
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         resources.files("muster_audit").joinpath("lake", "insights.html.j2").read_text("utf-8")
     )
-    results = found.results
-    by_group = _by_group(results["rebalances"])
-    ownership = sorted(results["ownership"], key=lambda row: (-row["unowned_ms"], row["group_id"]))
     page = template.render(
         found=found,
-        slo=slo,
+        slo=found.slo,
         charts=list(charts(found)),
-        worst=_WORST,
-        counts={name: len(rows) for name, rows in results.items()},
         trend=list(trend(found)),
-        below=[row for row in ownership if row["availability"] < slo],
-        ownership=ownership[:_WORST],
-        groups=len(ownership),
-        moves=_worst(by_group, "rebalances"),
-        moved=len(by_group),
-        flapping=_worst(results["flapping"], "lives"),
-        stalls=_worst(results["stalls"], "stalled_ms"),
-        takeovers=sorted(results["takeovers"], key=lambda row: (row["claimed_day"], row["planned"])),
         time=_time,
         seconds=lambda ms: "–" if ms is None else f"{ms / 1000:,.1f}",
         size=(_WIDTH, _HEIGHT, _LEFT, _BOTTOM),
@@ -126,8 +111,7 @@ def write_page(found: Insights, path: Path, slo: float) -> None:
 
 def charts(found: Insights) -> Iterable[Chart]:
     """The pictures for which there is something to show; those by day show each day of the period."""
-    results, period = found.results, found.period
-    rebalances, takeovers = results["rebalances"], results["takeovers"]
+    period, rebalances, takeovers = found.period, found.rebalances, found.takeovers
     days = [day_of(at_ms) for at_ms in range(period.from_ms, period.to_ms, DAY_MS)]
     days += [last for last in [day_of(period.to_ms - 1)] if last not in days]
     if rebalances:
@@ -138,15 +122,17 @@ def charts(found: Insights) -> Iterable[Chart]:
             (row["started_day"], "avoidable", row["moves"] - row["minimum_moves"]) for row in rebalances
         ]
         yield stacked("Partitions moved by day", moves, days)
-    worst = sorted(results["ownership"], key=lambda row: (-row["unowned_ms"], row["group_id"]))[:_MAX_BARS]
     unowned = [
-        (row["group_id"], "without an owner", row["unowned_ms"] / 1000) for row in worst if row["unowned_ms"]
+        (row["group_id"], "without an owner", row["unowned_ms"] / 1000)
+        for row in found.worst["ownership"][:_MAX_BARS]
+        if row["unowned_ms"]
     ]
     if unowned:
         title = "Partition-seconds without an owner, the worst groups"
         yield stacked(title, unowned, [name for name, _, _ in unowned])
-    if results["commit_rates"]:
-        commits = ((row["written_day"], row["group_id"], row["commits"]) for row in results["commit_rates"])
+    if found.commits:
+        named = [(row, _OTHERS if row["group_id"] is None else row["group_id"]) for row in found.commits]
+        commits = ((row["written_day"], group, row["commits"]) for row, group in named)
         yield stacked("Commits by day and group", commits, days)
     crashes = [
         (row["claimed_day"], "longest", row["longest_ms"] / 1000) for row in takeovers if not row["planned"]
@@ -193,20 +179,6 @@ def _short(value: float) -> str:
 def _in_the_middle(name: str) -> str:
     """A name that fits below a bar: names of groups often begin alike, so both ends are shown."""
     return name if len(name) <= _LABEL else f"{name[: _LABEL // 2 - 1]}…{name[-(_LABEL // 2) :]}"
-
-
-def _by_group(rebalances: Rows) -> Rows:
-    sums: dict[str, dict[str, Any]] = {}
-    for row in rebalances:
-        found = sums.setdefault(row["group_id"], {"group_id": row["group_id"]})
-        for name in ("rebalances", "moves", "minimum_moves"):
-            found[name] = found.get(name, 0) + row[name]
-        found["longest_ms"] = max(found.get("longest_ms") or 0, row["longest_ms"] or 0)
-    return list(sums.values())
-
-
-def _worst(rows: Rows, name: str) -> Rows:
-    return sorted(rows, key=lambda row: (-row[name], row["group_id"]))[:_WORST]
 
 
 def _time(at_ms: int) -> str:

@@ -11,7 +11,7 @@ empty AS (
   SELECT group_id, from_ms AS empty_from_ms, coalesce(to_ms, 9223372036854775807) AS empty_to_ms
   FROM generations WHERE members = 0
 )
-SELECT gaps.group_id, topic, partition, ended_by, from_ms, to_ms, to_ms - from_ms AS length_ms,
+SELECT /*+ MERGE(empty) */ gaps.group_id, topic, partition, ended_by, from_ms, to_ms, to_ms - from_ms AS length_ms,
        coalesce(sum(least(to_ms, empty_to_ms) - greatest(from_ms, empty_from_ms))
                 FILTER (WHERE empty_from_ms IS NOT NULL), 0) AS empty_ms
 FROM gaps LEFT JOIN empty ON empty.group_id = gaps.group_id AND empty_from_ms < to_ms AND empty_to_ms > from_ms

@@ -10,7 +10,7 @@ owned AS (
   FROM assignments CROSS JOIN period
   WHERE assignments.from_ms < period.to_ms AND coalesce(assignments.to_ms, period.to_ms) >= period.to_ms
 )
-SELECT grown.group_id, grown.topic, grown.partition, written_at_ms AS from_ms,
+SELECT /*+ MERGE(owned) */ grown.group_id, grown.topic, grown.partition, written_at_ms AS from_ms,
        coalesce(next_ms, period.to_ms) AS to_ms, coalesce(next_ms, period.to_ms) - written_at_ms AS stalled_ms,
        next_ms IS NULL AS lasts
 FROM grown CROSS JOIN period
