@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from io import StringIO
 from pathlib import Path
@@ -334,6 +335,20 @@ async def test_every_damage_is_found_out(nodes: RedisNodes) -> None:
         if damage.invariant not in verify(nodes.url).broken:
             missed.append(damage.name)
     assert not missed
+
+
+async def test_a_node_is_asked_for_much_at_a_time(nodes: RedisNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From far away what counts is how often it is asked: a tenth of a second each time, in each log."""
+    asked: Counter[int] = Counter()
+    send: Any = redis.connection.AbstractConnection.send_packed_command
+
+    def count(self: Any, *arguments: Any, **options: Any) -> None:
+        asked[self.port] += 1
+        send(self, *arguments, **options)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", count)
+    assert verify(nodes.url).clean
+    assert max(asked.values()) <= 14 * (SHARDS + 1)
 
 
 async def test_a_dead_minority_is_named_and_a_dead_majority_is_no_answer(nodes: RedisNodes) -> None:

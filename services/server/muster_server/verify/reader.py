@@ -71,6 +71,16 @@ def _position(text: bytes) -> Position | None:
     return place if place.stream_id.encode() == text else None
 
 
+def _only(found: list[Any] | None) -> Position:
+    """The position of the one entry that was asked for; NOWHERE: there is none."""
+    return Position.parse(found[0][0].decode()) if found else NOWHERE
+
+
+def _beginning_of(epoch: int) -> tuple[str, str, int]:
+    """What XRANGE is given for the first entry of an epoch."""
+    return f"{epoch}-0", f"{epoch}", 1
+
+
 def _number(name: bytes) -> tuple[int, bytes]:
     """Sort key of the parts of a snapshot: their numbers, and after them what is not a number."""
     return (int(name), b"") if name.isdigit() else (1 << 62, name)
@@ -138,11 +148,11 @@ class NodeReader:
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
         """The acknowledged position that this node has stored."""
-        return self._place(log_keys(shard, shard_count).acknowledged)
+        key = log_keys(shard, shard_count).acknowledged
+        return self._place(key, self._read(key, self._redis.get, key))
 
-    def _place(self, key: str) -> Position:
+    def _place(self, key: str, found: bytes | None) -> Position:
         """The position that a key holds; NOWHERE: none."""
-        found = self._read(key, self._redis.get, key)
         if found is None:
             return NOWHERE
         place = _position(found)
@@ -152,45 +162,47 @@ class NodeReader:
 
     def said(self, shard: int, shard_count: int) -> NodeLog:
         """What it says of acknowledgements in a log; nothing of the entries yet, see `seen`."""
-        keys = log_keys(shard, shard_count)
-        if shard == shard_count:
-            self._look_at_owners()
+        keys, is_catalog = log_keys(shard, shard_count), shard == shard_count
+        acknowledged, exported, index, owner = self._read_together(
+            (keys.acknowledged, "get"),
+            (keys.exported, "get"),
+            (keys.snapshots, "hgetall"),
+            (OWNERS, "hgetall") if is_catalog else (OWNERS, "hget", str(shard)),
+        )
+        if is_catalog:  # the owners of all shards are of no log, and go with the catalog
+            for number, row in (owner or {}).items():
+                self._epoch_of(number.decode(errors="replace"), row)
         places = (
-            (_position(upto), _position(marker)) for upto, marker in self._listed(keys).items() if marker
+            (_position(upto), _position(marker))
+            for upto, marker in self._listed(keys, index).items()
+            if marker
         )
         return NodeLog(
             self.index,
-            acknowledged=self._place(keys.acknowledged),
-            exported=self._place(keys.exported),
+            acknowledged=self._place(keys.acknowledged, acknowledged),
+            exported=self._place(keys.exported, exported),
             markers={upto: marker for upto, marker in places if upto is not None and marker is not None},
-            owner_epoch=self._owner_epoch(shard) if shard < shard_count else 0,
+            owner_epoch=0 if is_catalog or owner is None else self._epoch_of(str(shard), owner),
         )
 
     def seen(self, said: NodeLog, shard: int, shard_count: int) -> NodeLog:
         """What it says of a log, with the ends of what it has, and after these what it promised."""
-        self._note_expiring(log_keys(shard, shard_count), said)
-        first, end = self.first(shard, shard_count), self.end(shard, shard_count)
-        return replace(said, first=first, end=end, promise=self._promise(log_keys(shard, shard_count)))
-
-    def _note_expiring(self, keys: LogKeys, said: NodeLog) -> None:
-        """Nothing of a log expires: a key that is to vanish was not left so by any of our scripts."""
+        keys = log_keys(shard, shard_count)
         names = [NODE, OWNERS, keys.log, keys.promise, keys.acknowledged, keys.exported, keys.snapshots]
         names += [keys.snapshot(upto.stream_id) for upto in said.markers]
-        with self._redis.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.pttl(name)
-            for name, left_ms in zip(names, pipeline.execute(), strict=True):
-                if left_ms >= 0:
-                    self.damaged[name] = "it is set to expire"
-
-    def _look_at_owners(self) -> None:
-        """Notes what is wrong with the owners of all shards: they are of no log, and go with the catalog."""
-        for shard, row in (self._read(OWNERS, self._redis.hgetall, OWNERS) or {}).items():
-            self._epoch_of(shard.decode(errors="replace"), row)
-
-    def _owner_epoch(self, shard: int) -> int:
-        row = self._read(OWNERS, self._redis.hget, OWNERS, str(shard))
-        return 0 if row is None else self._epoch_of(str(shard), row)
+        likely = said.acknowledged.epoch  # which it promised, if nobody has claimed the log just now
+        *left_ms, first, end, promise, begins = self._read_together(
+            *((name, "pttl") for name in names),
+            (keys.log, "xrange", "-", "+", 1),
+            (keys.log, "xrevrange", "+", "-", 1),
+            (keys.promise, "hmget", "epoch", "nonce", "run"),
+            (keys.log, "xrange", *_beginning_of(likely)),
+        )
+        for name, left in zip(names, left_ms, strict=True):
+            if left >= 0:  # no script of ours leaves a key so that it vanishes
+                self.damaged[name] = "it is set to expire"
+        promised = self._promise(keys, promise, {likely: begins})
+        return replace(said, first=_only(first), end=_only(end), promise=promised)
 
     def _epoch_of(self, shard: str, row: bytes) -> int:
         try:
@@ -199,17 +211,20 @@ class NodeReader:
             self.damaged[OWNERS] = f"it holds no owner for shard {shard}"
             return 0
 
-    def _promise(self, keys: LogKeys) -> NodePromise | None:
-        found = self._read(keys.promise, self._redis.hmget, keys.promise, "epoch", "nonce", "run")
+    def _promise(
+        self, keys: LogKeys, found: list[bytes | None] | None, begins: dict[int, Any]
+    ) -> NodePromise | None:
+        """What it promised, by the fields of the key; `begins`: first entries that were read, by epoch."""
         if not found or found[0] is None:
             return None
         if not found[0].isdigit():
             self.damaged[keys.promise] = "it holds no epoch"
             return None
         epoch = int(found[0])
-        begins = self._read(keys.log, self._redis.xrange, keys.log, f"{epoch}-0", f"{epoch}", count=1)
-        claim = bool(begins) and _is_claim(begins[0][1].get(b"r", b""))
-        begins_with = begins[0][1].get(b"n", b"") if claim else b""
+        if epoch not in begins:
+            begins[epoch] = self._read(keys.log, self._redis.xrange, keys.log, *_beginning_of(epoch))
+        entry = begins[epoch][0][1] if begins[epoch] else {}
+        begins_with = entry.get(b"n", b"") if _is_claim(entry.get(b"r", b"")) else b""
         return NodePromise(epoch, found[1] or b"", begins_with, self._is_another_run(found[2] or b""))
 
     def _is_another_run(self, mark: bytes) -> bool:
@@ -219,14 +234,18 @@ class NodeReader:
 
     def has(self, shard: int, shard_count: int, position: Position) -> bool:
         """Whether there is an entry at a place."""
+        return self.reaches(shard, shard_count, position)[0]
+
+    def reaches(self, shard: int, shard_count: int, position: Position) -> tuple[bool, Position]:
+        """Whether there is an entry at a place, and where the last one is; NOWHERE: there is no log."""
         key, place = log_keys(shard, shard_count).log, position.stream_id
-        return bool(self._read(key, self._redis.xrange, key, place, place))
+        found, end = self._read_together((key, "xrange", place, place), (key, "xrevrange", "+", "-", 1))
+        return bool(found), _only(end)
 
     def end(self, shard: int, shard_count: int) -> Position:
         """Position of the last entry; NOWHERE: there is no log."""
         key = log_keys(shard, shard_count).log
-        found = self._read(key, self._redis.xrevrange, key, count=1)
-        return Position.parse(found[0][0].decode()) if found else NOWHERE
+        return _only(self._read(key, self._redis.xrevrange, key, count=1))
 
     def at(self, shard: int, shard_count: int, position: Position) -> Entry | None:
         """The entry at a place; None: it has none."""
@@ -237,8 +256,7 @@ class NodeReader:
     def first(self, shard: int, shard_count: int) -> Position:
         """Position of the first entry; NOWHERE: there is no log."""
         key = log_keys(shard, shard_count).log
-        found = self._read(key, self._redis.xrange, key, count=1)
-        return Position.parse(found[0][0].decode()) if found else NOWHERE
+        return _only(self._read(key, self._redis.xrange, key, count=1))
 
     def length(self, shard: int, shard_count: int) -> int:
         """Number of entries."""
@@ -331,15 +349,16 @@ class NodeReader:
     def snapshots(self, shard: int, shard_count: int) -> Snapshots:
         """The stored snapshots that have a marker: the position that each covers → a reader of its parts."""
         keys = log_keys(shard, shard_count)
+        index = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots)
         return {
             upto: partial(self._stored, keys, text.decode())
-            for text, marker in self._listed(keys).items()
+            for text, marker in self._listed(keys, index).items()
             if marker and (upto := _position(text)) is not None
         }
 
-    def _listed(self, keys: LogKeys) -> dict[bytes, bytes]:
+    def _listed(self, keys: LogKeys, index: dict[bytes, bytes] | None) -> dict[bytes, bytes]:
         """The list of snapshots; what is no place in it is noted as damage."""
-        index: dict[bytes, bytes] = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots) or {}
+        index = index or {}
         for upto, marker in index.items():
             for text in (upto, marker):
                 if text and _position(text) is None:
@@ -364,10 +383,32 @@ class NodeReader:
         try:
             return command(*arguments, **options)
         except redis.ResponseError as error:
-            if not str(error).startswith(_OTHER_TYPE):
-                raise
-            self.damaged[key] = str(error)
+            self._note(key, error)
             return None
+
+    def _read_together(self, *asked: tuple[Any, ...]) -> list[Any]:
+        """The answers to commands that are sent together, carried out in this order; see `_read`.
+
+        Args:
+            asked: key, name of the command and what else it is given, of each.
+        """
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for key, command, *arguments in asked:
+                getattr(pipeline, command)(key, *arguments)
+            answers = pipeline.execute(raise_on_error=False)
+        return [self._answer(key, answer) for (key, *_), answer in zip(asked, answers, strict=True)]
+
+    def _answer(self, key: str, answer: Any) -> Any:
+        if not isinstance(answer, redis.ResponseError):
+            return answer
+        self._note(key, answer)
+        return None
+
+    def _note(self, key: str, error: redis.ResponseError) -> None:
+        """Notes that a key has another type; raises any other error."""
+        if not str(error).startswith(_OTHER_TYPE):
+            raise error
+        self.damaged[key] = str(error)
 
     def close(self) -> None:
         """Closes the connection."""

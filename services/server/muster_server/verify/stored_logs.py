@@ -175,17 +175,17 @@ class StoredLogs:
             if key.startswith(base) or (shard == self.shard_count and key in (NODE, OWNERS))
         ]
 
-    def best(self, shard: int) -> NodeReader:
+    def best(self, shard: int, said: Sequence[NodeLog] = ()) -> NodeReader:
         """The node whose log goes furthest, of those that have what is acknowledged.
 
         A node may end with the Claim of a claimant that died, and lack what the owner has written since.
+
+        Args:
+            shard: number of the log.
+            said: what the nodes said of it; nothing: they are asked how far it is acknowledged.
         """
-        acknowledged = self.acknowledged(shard)
-
-        def rank(node: NodeReader) -> tuple[bool, Position]:
-            return node.has(shard, self.shard_count, acknowledged), node.end(shard, self.shard_count)
-
-        return max(self.nodes, key=rank)
+        place = max(one.acknowledged for one in said) if said else self.acknowledged(shard)
+        return max(self.nodes, key=lambda node: node.reaches(shard, self.shard_count, place))
 
     def pages(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Page]:
         """Entries of a log as one node has them, up to a position."""

@@ -133,7 +133,7 @@ def _checked_with(nonces: NonceBook, reader: StoredLogs, shard: int, report: Rep
         if shard < reader.shard_count
         else CatalogAudit(shard, cluster=reader.genesis, nonces=nonces, snapshots=snapshots)
     )
-    for page in reader.pages(shard, reader.best(shard), acknowledged):
+    for page in reader.pages(shard, reader.best(shard, nodes), acknowledged):
         audit.add_page(page)
     reader.check_nodes(audit, nodes, acknowledged)
     if report.anchor is not None and shard in report.anchor.ends:
