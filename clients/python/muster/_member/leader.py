@@ -99,7 +99,7 @@ class Leader:
 
 
 def _with_what_it_keeps(member: MemberSnapshot) -> MemberSnapshot:
-    """A cooperative assignor waits for the release of what is owned: there is nothing to wait for else."""
+    """The member without what it owns, if it gives that up anyway: nobody has to wait for its release."""
     return member if member.keeps_owned else replace(member, owned=())
 
 
