@@ -14,7 +14,7 @@ from kit.lives.virtual_shard import VirtualShard
 from kit.logs.snapshots import Records, through_snapshot
 from model.incremental.kinds import ChangeModel
 from model.incremental.kinds_coordinator import KindsCoordinator
-from model.incremental.kinds_state import Call, ChangeBounds, seat_of, store
+from model.incremental.kinds_state import Call, ChangeBounds, change, seat_of, store
 from model.incremental.rules import Rules
 from muster_core.config import GroupConfig
 from muster_core.incremental.group import IncrementalGroup
@@ -152,7 +152,14 @@ class KindsBesideCore:
     def ask(self, call: Call, *, lost: bool = False) -> None:
         """A process makes a call; lost: it does not hear the answer."""
         self._drawn = None
-        self._answered(call, self.processes[call.who].ask(call, self.plan(call)), lost=lost)
+        who, process, seat = call.who, self.processes[call.who], self.state.club.seats[call.who]
+        answer = process.ask(call, self.plan(call))
+        if process.went_on and seat is not None:  # it knows now of the generation that it had not heard of
+            self.state = change(self.state, who, number=seat.number)
+            if process.waits is not None:
+                process.waits = call._replace(number=seat.number)
+            call = call._replace(number=seat.number)
+        self._answered(call, answer, lost=lost)
 
     def deliver(self) -> None:
         """Who waits hears its answer, where there is one; the model is asked again by everybody who waits."""

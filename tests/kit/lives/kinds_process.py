@@ -60,6 +60,8 @@ class KindsProcess:
         seq: number of its last join.
         leads: whether it assigns in the generation that it heard of last.
         names_tokens: whether its commits name tokens, as those of an incremental member.
+        went_on: whether its last call was made again as another join: that of before had been answered with a
+            generation that was over.
         version: newest record that it has heard of.
         owned: what it works on, with tokens.
         waits: the call that is parked, as the model has it; None: none is.
@@ -82,7 +84,7 @@ class KindsProcess:
         self.life += 1
         self.seq = self._epoch = 0
         self.member_id = ""
-        self.leads = self.names_tokens = self._joins_again = False
+        self.leads = self.names_tokens = self.went_on = self._joins_again = False
         self.version, self.owned = NOWHERE, dict[int, Position]()
         self.waits: Call | None = None
         self._call_id = 0
@@ -129,11 +131,13 @@ class KindsProcess:
             self.seq, self.member_id = self.seq + 1, self.member_id or f"{self._name}-{self.life}"
         if call.kind == "heartbeat" and self._stream:
             self._attach()
+        self.went_on = False
         name = self._send(call, self.request(call, plan))
         if name == "id":
             name = self._send(call, self.request(call, plan))
         if call.kind == "join" and self._joins_again and name == "rejoin":  # that generation is over
             self.seq += 1
+            self.went_on = True
             name = self._send(call, self.request(call, plan))
         if call.kind in {"join", "enter"}:
             self._joins_again = False
