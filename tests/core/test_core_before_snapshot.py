@@ -180,7 +180,8 @@ def test_what_was_forged_before_the_oldest_snapshot_is_found(
     "front", [front for front in FORGED_FRONTS if "in the oldest snapshot" in front.name]
 )
 def test_an_oldest_snapshot_that_cannot_be_is_found(front: Front) -> None:
-    built = with_incremental_group(healthy())
+    built = healthy()
+    front.make(built)
     state = Shard(built.shard, CONFIG)
     for entry in built.entries:
         state.replay(entry.position, records_pb2.Record.FromString(entry.record))

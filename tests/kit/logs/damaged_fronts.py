@@ -8,10 +8,13 @@ from kit.logs.forged_members import ONE, generation_with
 from kit.logs.incremental_log import with_incremental_group
 from kit.logs.log_builder import LogBuilder
 from kit.logs.marked_logs import MARKED, Change, Hurt, as_it_is, marked, trimmed
+from muster_core.config import GroupConfig
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Member
 from muster_core.position import Position
 from muster_core.shard import Shard
+from muster_core.state.group import Group
+from muster_core.state.members.member import Member as ClassicMember
 
 
 class Front(NamedTuple):
@@ -110,6 +113,59 @@ def _held_ahead(state: Shard) -> None:
     group.put(replace(member, held=held))
 
 
+def _two_members(built: LogBuilder) -> None:
+    """Members `y` and `z=s` of a classic group that has its assignment."""
+    built.generation(2, "y", "z=s")
+    built.assignment(2, leader="y", y=[0], z=[1])
+    built.commit(2, "z", 20)
+
+
+def _classic(state: Shard) -> Group:
+    return next(iter(state.groups.values()))
+
+
+def _given_twice(state: Shard) -> None:
+    group = _classic(state)
+    group.assign(group.members["y"], group.members["z"].assignment)
+
+
+def _led_by_a_stranger(state: Shard) -> None:
+    _classic(state).leader = "stranger"
+
+
+def _another_protocol(state: Shard) -> None:
+    _classic(state).protocol_name = "sticky"
+
+
+def _without_a_generation(state: Shard) -> None:
+    _classic(state).generation = _classic(state).assigned_generation = 0
+
+
+def _without_an_id(state: Shard) -> None:
+    members = _classic(state).members
+    members[""] = members.pop("y")
+    members[""].member_id = ""
+
+
+def _assigned_ahead(state: Shard) -> None:
+    _classic(state).assigned_generation = 3
+
+
+def _too_many(state: Shard) -> None:
+    group = _classic(state)
+    record = group.members["y"].to_record()
+    for number in range(GroupConfig().max_size):
+        member = ClassicMember(f"m{number}")
+        member.adopt(record)
+        group.add(member)
+
+
+def _a_static_id_of_two(state: Shard) -> None:
+    group = _incremental(state)
+    told = replace(group.members["a"].told, group_instance_id="s")
+    group.members["a"] = replace(group.members["a"], told=told)
+
+
 def _front(
     name: str,
     invariant: str,
@@ -151,9 +207,25 @@ _STORED: dict[str, tuple[str, Change]] = {
     "a target for two in the oldest snapshot": ("I5", _wanted_twice),
     "a dynamic member that is away in the oldest snapshot": ("I6", _away),
     "a token from after its end in the oldest snapshot": ("I7", _held_ahead),
+    "a static id for two incremental members in the oldest snapshot": ("G10", _a_static_id_of_two),
+}
+
+_STORED_CLASSIC: dict[str, tuple[str, Change]] = {
+    "nothing but the snapshot of a classic group": ("–", as_it_is),
+    "an assignment of a later generation in the oldest snapshot": ("G2", _assigned_ahead),
+    "a leader that is no member in the oldest snapshot": ("G5", _led_by_a_stranger),
+    "a protocol that nobody supports in the oldest snapshot": ("G6", _another_protocol),
+    "a partition that is given twice in the oldest snapshot": ("G9", _given_twice),
+    "members in no generation in the oldest snapshot": ("G1", _without_a_generation),
+    "too many members in the oldest snapshot": ("G11", _too_many),
+    "a member without an id in the oldest snapshot": ("M5", _without_an_id),
 }
 
 FORGED_FRONTS = (
+    *(
+        _front(name, invariant, _two_members, change, 1, MARKED)
+        for name, (invariant, change) in _STORED_CLASSIC.items()
+    ),
     *(
         _front(name, invariant, _bound, change, groups)
         for name, (invariant, change, groups) in _CLASSIC.items()

@@ -11,7 +11,7 @@ from kit.logs.incremental_log import (
 )
 from kit.logs.log_builder import LogBuilder
 from muster_core import cause_kind
-from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
 from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
 Make = Callable[[LogBuilder], None]
@@ -351,6 +351,19 @@ def _a_commit_of_a_topic_that_was_deleted(built: LogBuilder) -> None:
     log.commit(2, "a", 3, by_token=True)
 
 
+def _offsets_that_expire_under_an_expression(built: LogBuilder) -> None:
+    log = _grown(built)
+    told = log.told("f")
+    told.topics[:], told.topic_regex = (), "u.*"
+    joined = incremental_pb2.MemberSubscribed(group_id=log.group, member=told, joined=True)
+    log.add(member_subscribed=joined)
+    resolved = incremental_pb2.ExpressionResolved(group_id=log.group, expression="u.*", topics=["u1"])
+    log.add(expression_resolved=resolved)
+    gone = records_pb2.OffsetTombstone(group_id=log.group, reason="expired")
+    gone.topics.add(topic="u1", partitions=[0])
+    built.add(records_pb2.Record(offset_tombstone=gone))
+
+
 def _offsets_that_expire_under_an_incremental_member(built: LogBuilder) -> None:
     log = _grown(built)
     built.group = log.group
@@ -506,6 +519,9 @@ INCREMENTAL_DAMAGES: dict[str, tuple[Make, ...]] = {
         _a_commit_of_a_topic_that_was_deleted,
     ),
     "O4": (_a_number_of_a_commit_twice,),
-    "O6": (_offsets_that_expire_under_an_incremental_member,),
+    "O6": (
+        _offsets_that_expire_under_an_incremental_member,
+        _offsets_that_expire_under_an_expression,
+    ),
 }
 """What breaks a promise in an incremental group, by the promise."""

@@ -10,8 +10,10 @@ from kit.logs.damaged_reversions import REVERSION_DAMAGES
 from kit.logs.forged_members import FORGED_JOINS, FORGED_MEMBERS, FORGED_PLACES
 from kit.logs.forged_records import FORGED
 from kit.logs.log_builder import LogBuilder, healthy
+from muster_core.config import GroupConfig
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
+from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.sharding import shard_of
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -203,6 +205,12 @@ def _an_assignment_by_another_than_the_leader(built: LogBuilder) -> None:
     built.assignment(1, leader="y", z=[0])
 
 
+def _an_assignment_by_a_leader_that_left(built: LogBuilder) -> None:
+    built.generation(2, "y", "z")
+    built.left(2, "y")
+    built.assignment(2, leader="y", z=[0])
+
+
 def _a_protocol_that_nobody_supports(built: LogBuilder) -> None:
     built.generation(2, "z", protocol="sticky")
 
@@ -222,9 +230,24 @@ def _a_partition_for_two(built: LogBuilder) -> None:
 
 
 def _a_partition_that_another_keeps(built: LogBuilder) -> None:
-    kept = common_pb2.TopicPartitions(topic="t", partitions=[1])
-    keeping = common_pb2.Subscription(version=1, topics=["t"], owned_partitions=[kept], keeps_owned=True)
-    built.generation(2, "y", "z", metadata={"y": keeping.SerializeToString()})
+    built.generation(2, "y", "z", metadata={"y": _keeping(1)})
+    built.assignment(2, leader="y", y=[0], z=[1])
+
+
+def _keeping(*numbers: int) -> bytes:
+    """What a member says that keeps partitions of topic `t`."""
+    kept = common_pb2.TopicPartitions(topic="t", partitions=numbers)
+    told = common_pb2.Subscription(version=1, topics=["t"], owned_partitions=[kept], keeps_owned=True)
+    return told.SerializeToString()
+
+
+def _a_partition_that_two_keep(built: LogBuilder) -> None:
+    built.generation(2, "y", "z", metadata={"y": _keeping(1), "z": _keeping(1)})
+    built.assignment(2, leader="y", y=[0], z=[1])
+
+
+def _a_partition_that_is_kept_among_too_many(built: LogBuilder) -> None:
+    built.generation(2, "y", "z", metadata={"y": _keeping(1, *range(5, GroupConfig().max_partitions + 5))})
     built.assignment(2, leader="y", y=[0], z=[1])
 
 
@@ -247,6 +270,14 @@ def _too_many_members(built: LogBuilder) -> None:
 
 def _too_much_metadata(built: LogBuilder) -> None:
     built.commit(1, "z", 1, metadata="x" * 65_537)
+
+
+def _a_record_that_is_too_large(built: LogBuilder) -> None:
+    built.generation(2, "z")
+    built.assignment(2, leader="z", z=[0])
+    record = records_pb2.Record.FromString(built.entries.pop().record)
+    record.assignment_committed.members[0].assignment = b"\xff" * (RECORD_MAX_BYTES + 1)
+    built.add(record)
 
 
 def _a_departure_from_a_group_that_never_was(built: LogBuilder) -> None:
@@ -308,9 +339,17 @@ def _a_token_of_what_is_not_given(built: LogBuilder) -> None:
     built.add(record)
 
 
+def _elsewhere(built: LogBuilder) -> str:
+    return next(name for name in map(str, count()) if shard_of(name, built.shard_count) != built.shard)
+
+
 def _a_group_of_another_shard(built: LogBuilder) -> None:
-    elsewhere = next(name for name in map(str, count()) if shard_of(name, built.shard_count) != built.shard)
-    built.add(records_pb2.Record(offset_committed=_commit_from_outside(elsewhere)))
+    built.add(records_pb2.Record(offset_committed=_commit_from_outside(_elsewhere(built))))
+
+
+def _a_group_of_another_shard_that_is_removed(built: LogBuilder) -> None:
+    gone = records_pb2.GroupTombstone(group_id=_elsewhere(built), reason="deleted")
+    built.add(records_pb2.Record(group_tombstone=gone))
 
 
 def _a_record_of_no_kind(built: LogBuilder) -> None:
@@ -441,10 +480,11 @@ DAMAGES: tuple[Damage, ...] = tuple(
             _a_member_that_leaves_twice,
             _a_group_removed_with_members,
             _a_take_over_in_another_generation,
+            _an_assignment_by_a_leader_that_left,
         ),
         "G9": (_a_partition_for_two,),
         "G10": (_a_static_id_for_two, _a_replacement_of_a_dynamic_member, *FORGED_PLACES),
-        "G11": (_too_many_members, _too_much_metadata),
+        "G11": (_too_many_members, _too_much_metadata, _a_record_that_is_too_large),
         "G12": (_a_departure_from_a_group_that_never_was,),
         "G13": (
             _an_assignment_of_a_removed_group,
@@ -456,8 +496,12 @@ DAMAGES: tuple[Damage, ...] = tuple(
             _a_token_that_names_a_claim,
             _a_token_of_what_is_not_given,
         ),
-        "G14": (_a_group_of_another_shard,),
-        "G15": (_a_partition_that_another_keeps,),
+        "G14": (_a_group_of_another_shard, _a_group_of_another_shard_that_is_removed),
+        "G15": (
+            _a_partition_that_another_keeps,
+            _a_partition_that_two_keep,
+            _a_partition_that_is_kept_among_too_many,
+        ),
         "G16": (*FORGED, *FORGED_JOINS),
         "G17": (_a_removed_partition_that_is_given, _a_commit_in_a_removed_partition),
         "G18": FORGED_MEMBERS,

@@ -66,6 +66,12 @@ def _a_generation_of_no_type(built: LogBuilder) -> None:
     _last(built, lambda record: setattr(record.generation_started, "protocol_type", ""))
 
 
+def _a_generation_that_the_coordinator_assigns(built: LogBuilder) -> None:
+    built.generation(2, "z")
+    _last(built, lambda record: setattr(record.generation_started, "server_assignor", "range"))
+    built.assignment(2, leader="", z=[0])
+
+
 def _a_member_without_a_session(built: LogBuilder) -> None:
     _a_generation(built, lambda started: setattr(started.members[0], "session_timeout_ms", 0))
 
@@ -190,6 +196,7 @@ FORGED: tuple[Callable[[LogBuilder], None], ...] = (
     _a_generation_for_no_cause,
     _a_generation_of_another_type,
     _a_generation_of_no_type,
+    _a_generation_that_the_coordinator_assigns,
     _a_member_without_a_session,
     _a_member_with_a_negative_time_out,
     _a_member_with_a_negative_grace,

@@ -229,7 +229,7 @@ INVARIANTS: dict[str, Invariant] = {
             "A group never exceeds its limits.",
             "generations",
             Severity.MINOR,
-            "Members, bytes of the record and bytes of commit metadata against the limits.",
+            "Members, bytes of each record and bytes of commit metadata against the limits.",
         ),
         Invariant(
             "G12",

@@ -27,7 +27,8 @@ class FollowedGroup:
 
     `incremental`: as a group of the other kind, None: it is a classic one. `reverted`: it is classic again,
     and has no assignment since. `members_are_right`: nothing was wrong with the members' records in the
-    generation, and they are as they were then, or fewer.
+    generation, and they are as they were then, or fewer. `is_over`: a member left its generation, so that it
+    gets no assignment any more.
     """
 
     generation: int = 0
@@ -35,7 +36,6 @@ class FollowedGroup:
     protocol_type: str = ""
     protocol_name: str = ""
     leader: str = ""
-    server_assignor: str = ""
     members: dict[str, FollowedMember] = field(default_factory=dict)
     members_are_right: bool = False
     gone: set[str] = field(default_factory=set)
@@ -46,11 +46,12 @@ class FollowedGroup:
     removal: OtherTimeout | None = None
     incremental: GroupState | None = None
     reverted: bool = False
+    is_over: bool = False
 
     def wants(self, topic: str) -> bool:
         """Whether a member may be using a topic's offsets."""
         if self.incremental is not None:
-            return any(topic in member.told.topics for member in self.incremental.members.values())
+            return any(self.incremental.wants(member, topic) for member in self.incremental.members.values())
         if not self.members:
             return False
         if self.protocol_type != CONSUMER or self.assignment is None:

@@ -10,7 +10,6 @@ from muster_core.audit.groups.record_forms import is_plain, wrong_in_generation
 from muster_core.audit.invariants import Findings
 from muster_core.config import GroupConfig
 from muster_core.position import NOWHERE, Position
-from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.state.members.terms import is_later_join
 
 
@@ -32,20 +31,13 @@ class GenerationChecker:
         self._limits = limits
         self._bindings = bindings
 
-    def take(
-        self,
-        position: Position,
-        record: records_pb2.Record,
-        group: FollowedGroup,
-        longest_bytes: int,
-    ) -> None:
+    def take(self, position: Position, record: records_pb2.Record, group: FollowedGroup) -> None:
         """Takes a generation.
 
         Args:
             position: place of its record.
             record: the record.
             group: what is known of its group, which is a classic one; changed in place.
-            longest_bytes: what no record around it is longer than.
         """
         message, now_ms = record.generation_started, record.written_at_ms
         rows, generation, leader = message.members[:], message.generation, message.leader
@@ -85,8 +77,9 @@ class GenerationChecker:
         if group.gone and not group.gone.isdisjoint(members):
             back = sorted(group.gone.intersection(members))
             self._findings.broke("M4", position, f"{_name(message)}: {back} left, or were left out, before")
-        if longest_bytes > RECORD_MAX_BYTES or len(rows) > self._limits.max_size:
-            self._check_size(position, message, len(rows))
+        if len(rows) > (most := self._limits.max_size):
+            text = f"{_name(message)}: {len(rows)} members of at most {most}"
+            self._findings.broke("G11", position, text)
         if group.removal is not None:
             group.removal.check(message, self._findings)
             group.removal = None
@@ -97,7 +90,7 @@ class GenerationChecker:
         group.protocol_type = protocol_type
         group.protocol_name = protocol_name
         group.leader = leader
-        group.server_assignor = message.server_assignor
+        group.is_over = False
 
     def _check_number(
         self, position: Position, message: records_pb2.GenerationStarted, group: FollowedGroup
@@ -113,16 +106,6 @@ class GenerationChecker:
                 generation == 1,
                 position,
                 f"{_name(message)} of a group that was removed at {group.born_after.stream_id}",
-            )
-
-    def _check_size(self, position: Position, message: records_pb2.GenerationStarted, size: int) -> None:
-        most, size_bytes = self._limits.max_size, message.ByteSize()
-        if size > most or size_bytes > RECORD_MAX_BYTES:
-            self._findings.broke(
-                "G11",
-                position,
-                f"{_name(message)}: {size} members of at most {most}, "
-                f"{size_bytes} bytes of at most {RECORD_MAX_BYTES}",
             )
 
     def _check_lives(

@@ -7,7 +7,6 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.groups.before_snapshot import BeforeSnapshot
 from muster_core.audit.groups.binding_checker import BindingChecker
-from muster_core.audit.groups.commit_metadata import check_metadata
 from muster_core.audit.groups.followed import FollowedGroup, FollowedMember
 from muster_core.audit.groups.generations import GenerationChecker
 from muster_core.audit.groups.incremental.checker import IncrementalChecker
@@ -17,8 +16,10 @@ from muster_core.audit.groups.incremental.state import GroupState
 from muster_core.audit.groups.incremental.stored import check_stored, check_tokens
 from muster_core.audit.groups.kept_tokens import check_keepers, check_partitions
 from muster_core.audit.groups.record_forms import check_forms
+from muster_core.audit.groups.record_sizes import check_sizes
 from muster_core.audit.groups.removal_checker import RemovalChecker
 from muster_core.audit.groups.silence import check_silence
+from muster_core.audit.groups.stored_members import check_members
 from muster_core.audit.invariants import Findings
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
 from muster_core.incremental.application import KINDS as INCREMENTAL_KINDS
@@ -65,7 +66,6 @@ class GroupChecker:
         self._bindings = BindingChecker(findings)
         self._generations = GenerationChecker(findings, self._limits, self._bindings)
         self._now_ms = 0
-        self._longest_bytes = 0  # of the records of the run
         self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
             "generation_started": self._generation_started,
             "assignment_committed": self._assignment_committed,
@@ -84,7 +84,6 @@ class GroupChecker:
     def add_run(self, run: RecordRun) -> None:
         """Takes the next records; those that do not concern groups pass."""
         checked, started = self._findings.checked, run.kinds.count("generation_started")
-        self._longest_bytes = longest_bytes = run.longest_bytes
         if self.trimmed:
             self._before.add_run(run)
         if started:
@@ -98,8 +97,8 @@ class GroupChecker:
                 check(run.position(index), part)
         check_forms(run, self._findings)
         self.removals.add_run(run)
-        if longest_bytes > OFFSET_METADATA_MAX_BYTES:
-            check_metadata(run, self._findings)
+        if run.longest_bytes > OFFSET_METADATA_MAX_BYTES:
+            check_sizes(run, self._findings)
 
     def claimed(self) -> None:
         """A new owner has come: its clock does not compare with the last one's."""
@@ -119,6 +118,7 @@ class GroupChecker:
             check_tokens(known, position, self._findings)
             if known.incremental is not None:
                 check_stored(known.group_id, known.incremental, position, self._findings)
+            check_members(known, self._limits.max_size, position, self._findings)
             group = self._groups[known.group_id] = FollowedGroup(
                 generation=known.generation,
                 protocol_type=known.protocol_type,
@@ -235,7 +235,7 @@ class GroupChecker:
         group = self._groups.get(group_id) or self._group(group_id, position)
         if group.incremental is not None:
             self._is_classic(position, group_id, group)
-        self._generations.take(position, record, group, self._longest_bytes)
+        self._generations.take(position, record, group)
 
     def _wrong(self, invariant: str, position: Position, detail: str) -> None:
         """Notes a break of a promise whose look was counted already."""
@@ -276,15 +276,17 @@ class GroupChecker:
         expect("G3", not without, position, f"{name}: it leaves {without} out, which are members of it")
         expect(
             "G5",
-            message.leader == ("" if group.server_assignor else group.leader),
+            message.leader == group.leader,
             position,
             f"{name}: by {message.leader!r}, the leader is {group.leader!r}",
         )
         expect("G7", bool(group.members), position, f"{name}: the group has no members")
+        expect("G7", not group.is_over, position, f"{name}: a member has left it")
         group.reverted = False
-        group.given = check_partitions(position, message, group.given, group.born_after, self._findings)
+        had = group.given
+        group.given = check_partitions(position, message, had, group.born_after, self._findings)
         members = (member.record for member in group.members.values())
-        check_keepers(position, message, members, self._limits.max_partitions, self._findings)
+        check_keepers(position, message, members, had, self._limits.max_partitions, self._findings)
         group.assignment = message
 
     # -- members ------------------------------------------------------------------------------------
@@ -310,6 +312,7 @@ class GroupChecker:
             group.removal = check_silence(position, message, member.record, silent_ms, self._findings)
         group.seqs_of_strangers.pop(message.member_id, None)
         group.gone.add(message.member_id)
+        group.is_over = True
 
     def _member_replaced(self, position: Position, record: records_pb2.Record) -> None:
         message = record.member_replaced
@@ -370,6 +373,8 @@ class GroupChecker:
         group = known or FollowedGroup(met_in_the_middle=self.trimmed)
         self._deleted[message.group_id] = position
         name = f"group {message.group_id!r} is removed"
+        if known is None:
+            self._check_shard(message.group_id, position)
         if known is None and not self.trimmed:
             self._wrong("G16", position, f"{name}, and there is none")
         members = [*group.members, *(group.incremental.members if group.incremental is not None else ())]

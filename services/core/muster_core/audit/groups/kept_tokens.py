@@ -69,19 +69,22 @@ def check_keepers(
     position: Position,
     message: records_pb2.AssignmentCommitted,
     members: Iterable[records_pb2.Member],
+    before: Given | None,
     most: int,
     findings: Findings,
 ) -> None:
-    """Checks that nobody is given what another member keeps.
+    """Checks that nobody is given what another member keeps, and nobody at all what several say they keep.
 
     Args:
         position: place of the assignment.
         message: the assignment.
         members: those of the generation, as they joined.
-        most: how many kept partitions the coordinator looks at; of more it gives nothing away.
+        before: who had what; None: not known.
+        most: how many kept partitions the coordinator looks at; of more it gives everybody what it had.
         findings: takes the results.
     """
     kept: dict[TopicPartition, str] = {}
+    twice: dict[TopicPartition, str] = {}
     without = set[bytes]()  # mostly all members say the same, and keep nothing
     for member in members:
         metadata = [protocol.metadata for protocol in member.protocols]
@@ -90,18 +93,28 @@ def check_keepers(
         claimed = list(claimed_in(metadata))
         if not claimed:
             without.update(metadata)
+        mine: dict[TopicPartition, str] = {}
         for topic, numbers in claimed:
             most -= len(numbers)
-            kept.update(zip(zip(repeat(topic), numbers), repeat(member.member_id)))
-    if most < 0:
-        return
+            mine.update(zip(zip(repeat(topic), numbers), repeat(member.member_id)))
+        twice.update((one, kept[one]) for one in kept.keys() & mine.keys())
+        kept |= mine
     findings.checked["G15"] += len(kept)
     for row in message.members if kept else ():
         for partition in partitions_in(row.assignment):
-            if (keeper := kept.get(partition, row.member_id)) != row.member_id:
-                topic, number = partition
-                text = f"{_name(message)}: {row.member_id} is given {topic}/{number}, which {keeper} keeps"
-                findings.broke("G15", position, text)
+            keeper = kept.get(partition, row.member_id)
+            if keeper == row.member_id:
+                keeper = twice.get(partition, row.member_id)
+            if keeper == row.member_id or (most < 0 and _has(row.member_id, partition, before)):
+                continue
+            topic, number = partition
+            text = f"{_name(message)}: {row.member_id} is given {topic}/{number}, which {keeper} keeps"
+            findings.broke("G15", position, text)
+
+
+def _has(member_id: str, partition: TopicPartition, before: Given | None) -> bool:
+    """Whether a member may have had a partition before."""
+    return before is None or (partition in before and before[partition][0] == member_id)
 
 
 def _problem(member_id: str, partition: TopicPartition, since: Position, before: Given | None) -> str:

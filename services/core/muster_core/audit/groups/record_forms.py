@@ -114,6 +114,8 @@ def is_plain(record: records_pb2.Record, started: records_pb2.GenerationStarted)
     cause = started.cause
     if cause.silence_ms or cause.kind not in _PLAIN_KINDS:
         return False
+    if started.server_assignor:
+        return False
     return bool(started.protocol_type and started.group_id) and record.written_at_ms >= 0
 
 
@@ -128,6 +130,8 @@ def _generation_started(record: records_pb2.Record, rows: Iterable[records_pb2.M
     yield from wrong_in_cause(started.cause, KINDS)
     if started.members and not started.protocol_type:
         yield "members without a type of protocol"
+    if started.server_assignor:  # no version of the coordinator assigns in classic groups
+        yield f"assignor {started.server_assignor!r} of the coordinator"
     if not started.members and started.protocol_name:
         yield f"protocol {started.protocol_name!r} of no members"
     for member in rows:

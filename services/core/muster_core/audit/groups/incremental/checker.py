@@ -36,7 +36,7 @@ class IncrementalChecker:
             "instance_moved": self._instance_moved,
             "member_removed": self._removed,
             "moves_held": self._held,
-            "expression_resolved": lambda _, __, ___: None,  # it gives and takes nothing
+            "expression_resolved": self._resolved,
         }
 
     def take(self, kind: str, position: Position, group: GroupState, message: Any, now_ms: int) -> None:
@@ -194,6 +194,10 @@ class IncrementalChecker:
         text = f"group {group_id!r}: {member_id} {what} and is no member"
         self._expect("G7", member is not None, position, text)
         return member
+
+    @staticmethod
+    def _resolved(_: Position, group: GroupState, message: incremental_pb2.ExpressionResolved) -> None:
+        group.expressions[message.expression] = frozenset(message.topics)
 
     # -- epochs and targets -------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class GroupState:
         converted_generation: its generation by then.
         renewed: topics that were deleted, with the record of that; what was given before is gone.
         hold: what holds its moves back, or did.
+        expressions: expressions of topics → what each matches.
     """
 
     epoch: int
@@ -90,13 +91,14 @@ class GroupState:
     converted: Position = NOWHERE
     converted_generation: int = 0
     hold: Hold | None = None
+    expressions: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, group: IncrementalGroup) -> "GroupState":
         """What a snapshot says of a group."""
         state = cls(group.epoch, group.target_epoch, renewed=dict(group.renewed))
         state.converted, state.converted_generation = group.converted, group.converted_generation
-        state.hold = group.hold
+        state.hold, state.expressions = group.hold, dict(group.expressions)
         for member_id, member in group.members.items():
             state.members[member_id] = MemberState(
                 member.told.to_record(),
@@ -117,6 +119,11 @@ class GroupState:
         if has_more or any(self.is_stale(member, partition) for partition in member.held):
             return member.epoch
         return self.target_epoch
+
+    def wants(self, member: MemberState, topic: str) -> bool:
+        """Whether a member subscribes to a topic, by its name or by an expression."""
+        told = member.told
+        return topic in told.topics or topic in self.expressions.get(told.topic_regex, ())
 
     def renew(self, topics: Collection[str], position: Position) -> None:
         """Topics were deleted: who has something of them keeps the epoch that it has had (INC-19, INC-50)."""
