@@ -79,7 +79,7 @@ async def test_a_claim_stands_on_a_majority_of_one_configuration(
         await without_upkeep(cluster)
         quorum = cluster[0].server.metadata.quorum
         first, second, third = quorum.nodes
-        page, prepare, repair = first.entries, third.prepare, second.repair
+        inspect, prepare, repair = first.inspect, third.prepare, second.repair
 
         def lost(*_: Any, **__: Any) -> Answer:
             answer: asyncio.Future[NodeReply] = asyncio.get_running_loop().create_future()
@@ -93,8 +93,10 @@ async def test_a_claim_stands_on_a_majority_of_one_configuration(
             return asyncio.get_running_loop().create_future()
 
         def replaced_meanwhile(*arguments: Any, **options: Any) -> Answer:
+            monkeypatch.setattr(first, "inspect", inspect)
+
             async def answer() -> NodeReply:
-                reply = await page(*arguments, **options)
+                reply = await inspect(*arguments, **options)
                 await cluster.nodes[0].kill()
                 quorum.configuration += 1
                 return reply
@@ -102,7 +104,7 @@ async def test_a_claim_stands_on_a_majority_of_one_configuration(
             return asyncio.ensure_future(answer())
 
         def written(*arguments: Any, **options: Any) -> Answer:
-            monkeypatch.setattr(first, "entries", replaced_meanwhile)
+            monkeypatch.setattr(first, "inspect", replaced_meanwhile)
             return repair(*arguments, **options)
 
         for node in (second, third):
