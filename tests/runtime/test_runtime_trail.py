@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import structlog
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.rpc.access import trail as trails
 from muster_runtime.rpc.access.trail import BURST, BURST_OF_ALL, EVERY_S, IDENTITIES_MAX, Trail
-from muster_runtime.rpc.identity import Identity, Proof
+from muster_runtime.rpc.identity import NOBODY, Identity, Proof
 from muster_runtime.rpc.identity._identity import serve_as
 from structlog.testing import capture_logs
 
@@ -31,6 +31,13 @@ def clock() -> Clock:
 @pytest.fixture
 def trail(clock: Clock) -> Trail:
     return Trail(clock)
+
+
+@pytest.fixture(autouse=True)
+def nobody_afterwards() -> Iterator[None]:
+    """Whoever a test is, the next one in this process is not."""
+    yield
+    serve_as(NOBODY)
 
 
 def be(who: str) -> None:
