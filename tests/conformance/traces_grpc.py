@@ -30,8 +30,9 @@ SETTINGS = {
     "MUSTER_GROUP_MAX_SESSION_TIMEOUT_MS": str(BROKER.max_session_timeout_ms),
     "MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": str(BROKER.initial_rebalance_delay_ms),
     "MUSTER_GROUP_MAX_SIZE": str(BROKER.max_size),
+    **server_cluster.PATIENT,
 }
-"""The recorded broker's settings, for the processes."""
+"""The recorded broker's settings, for the processes, and a lease that lasts longer than a script."""
 
 SAMPLE = 96
 """How many scripts are played unless somebody asks for another number."""

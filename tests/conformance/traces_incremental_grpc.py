@@ -77,7 +77,7 @@ async def play_on_processes(folder: Path, chosen: Sequence[IncrementalScript]) -
         folder: for the cluster's data.
         chosen: the scripts.
     """
-    settings = {"MUSTER_GROUP_MAX_SIZE": str(MAX_SIZE)}
+    settings = {"MUSTER_GROUP_MAX_SIZE": str(MAX_SIZE), **server_cluster.PATIENT}
     async with (
         server_cluster.running(folder, coordinators=1, settings=settings) as cluster,
         muster.Cluster(cluster.servers) as client,
