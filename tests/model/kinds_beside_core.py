@@ -153,13 +153,28 @@ class KindsBesideCore:
         """A process makes a call; lost: it does not hear the answer."""
         self._drawn = None
         who, process, seat = call.who, self.processes[call.who], self.state.club.seats[call.who]
+        had_id = self._id_of(who)
         answer = process.ask(call, self.plan(call))
         if process.went_on and seat is not None:  # it knows now of the generation that it had not heard of
+            if had_id != self._id_of(who):
+                self._take_over_again(who)
             self.state = change(self.state, who, number=seat.number)
             if process.waits is not None:
                 process.waits = call._replace(number=seat.number)
             call = call._replace(number=seat.number)
         self._answered(call, answer, lost=lost)
+
+    def _id_of(self, who: int) -> str:
+        """The id of a process as a member of a classic group; empty: it is none."""
+        members = self.group.members.values() if self.group is not None else ()
+        return next((one.member_id for one in members if one.client_id == str(who)), "")
+
+    def _take_over_again(self, who: int) -> None:
+        """A process that was never told its id joins anew by its static one: what it has gets new tokens."""
+        club = self.state.club
+        owned = zip(club.holders, club.tokens, strict=True)
+        tokens = tuple(club.position + 1 if holder == who else token for holder, token in owned)
+        self.state = store(self.state, tokens=tokens)
 
     def deliver(self) -> None:
         """Who waits hears its answer, where there is one; the model is asked again by everybody who waits."""

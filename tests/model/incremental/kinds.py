@@ -346,7 +346,7 @@ class ChangeModel:
         for who, worker in enumerate(state.workers):
             for p, token in enumerate(worker.owns):
                 seat = club.seats[who]
-                is_kept = club.holders[p] == -1 and seat and seat.keeps and seat.keeps[p]
+                is_kept = club.holders[p] in {-1, who} and seat and seat.keeps and seat.keeps[p]
                 if who in club.replaced or is_kept:
                     continue
                 if token and (club.holders[p] != who or club.tokens[p] != token):
