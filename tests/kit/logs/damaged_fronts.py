@@ -14,6 +14,7 @@ from muster_core.incremental.member import AWAY, Member
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
 from muster_core.state.members.member import Member as ClassicMember
 
 
@@ -160,6 +161,69 @@ def _too_many(state: Shard) -> None:
         group.add(member)
 
 
+def _no_session(state: Shard) -> None:
+    member = _classic(state).members["y"]
+    record = member.to_record()
+    record.session_timeout_ms = 0
+    member.adopt(record)
+
+
+def _owned_by_a_stranger(state: Shard) -> None:
+    _classic(state).owners["t", 0] = ("stranger", _classic(state).members["y"].token)
+
+
+def _owned_by_another(state: Shard) -> None:
+    _classic(state).owners["t", 0] = _classic(state).owners["t", 1]
+
+
+def _owned_by_nobody(state: Shard) -> None:
+    del _classic(state).owners["t", 0]
+
+
+def _another_token(state: Shard) -> None:
+    member_id, since = _classic(state).owners["t", 0]
+    _classic(state).owners["t", 0] = member_id, Position(since.epoch, since.offset - 1)
+
+
+def _given_and_not_had(state: Shard) -> None:
+    """Also where a generation that has no assignment yet follows the one that has."""
+    group = _classic(state)
+    group.assign(group.members["y"], b"")
+
+
+def _given_long_ago(state: Shard) -> None:
+    _classic(state).assigned_generation = 1
+
+
+def _another_state(state: Shard) -> None:
+    _classic(state).state = GroupState.EMPTY
+
+
+def _rebalancing(built: LogBuilder) -> None:
+    """The same members and a third one in a generation that has no assignment yet; what they had stays."""
+    _two_members(built)
+    built.generation(3, "y", "z=s", "x")
+    built.commit(3, "z", 21)
+
+
+def _left(built: LogBuilder) -> None:
+    """The dynamic member is gone, and owns what it had until the next assignment."""
+    _two_members(built)
+    built.left(2, "y")
+    built.commit(2, "z", 21)
+
+
+def _empty(built: LogBuilder) -> None:
+    """Nobody is there any more, which its last generation says."""
+    _two_members(built)
+    built.generation(3)
+    built.commit(-1, "", 21)
+
+
+def _owned(state: Shard) -> None:
+    _classic(state).owners["t", 0] = ("y", Position(1, 1))
+
+
 def _a_static_id_of_two(state: Shard) -> None:
     group = _incremental(state)
     told = replace(group.members["a"].told, group_instance_id="s")
@@ -219,12 +283,33 @@ _STORED_CLASSIC: dict[str, tuple[str, Change]] = {
     "members in no generation in the oldest snapshot": ("G1", _without_a_generation),
     "too many members in the oldest snapshot": ("G11", _too_many),
     "a member without an id in the oldest snapshot": ("M5", _without_an_id),
+    "a member without a session in the oldest snapshot": ("G16", _no_session),
+    "an owner that is no member in the oldest snapshot": ("G3", _owned_by_a_stranger),
+    "another owner than was given it in the oldest snapshot": ("G12", _owned_by_another),
+    "no owner of what was given in the oldest snapshot": ("G12", _owned_by_nobody),
+    "another token than it was given by in the oldest snapshot": ("G13", _another_token),
+    "another state than its members make in the oldest snapshot": ("G12", _another_state),
+}
+
+_STORED_UNASSIGNED: dict[str, tuple[Callable[[LogBuilder], None], str, Change]] = {
+    "nothing but the snapshot of a group that rebalances": (_rebalancing, "–", as_it_is),
+    "another owner while it rebalances in the oldest snapshot": (_rebalancing, "G12", _owned_by_another),
+    "an owner that was given nothing in the oldest snapshot": (_rebalancing, "G12", _given_and_not_had),
+    "an assignment of long ago in the oldest snapshot": (_rebalancing, "G2", _given_long_ago),
+    "nothing but the snapshot of a group that a member left": (_left, "–", as_it_is),
+    "another owner after a departure in the oldest snapshot": (_left, "G12", _owned_by_another),
+    "nothing but the snapshot of an empty group": (_empty, "–", as_it_is),
+    "an owner in an empty group in the oldest snapshot": (_empty, "G3", _owned),
 }
 
 FORGED_FRONTS = (
     *(
         _front(name, invariant, _two_members, change, 1, MARKED)
         for name, (invariant, change) in _STORED_CLASSIC.items()
+    ),
+    *(
+        _front(name, invariant, make, change, 1, MARKED)
+        for name, (make, invariant, change) in _STORED_UNASSIGNED.items()
     ),
     *(
         _front(name, invariant, _bound, change, groups)

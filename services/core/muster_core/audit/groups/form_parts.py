@@ -8,6 +8,7 @@ from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
 from muster_core import cause_kind
 from muster_core.state.group_settings import ADAPTIVE, ASSIGNMENT_INTERVAL_MAX_MS, CONVERT
+from muster_core.state.members.member_secret import HASH_BYTES
 
 KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
 """All kinds of causes."""
@@ -87,6 +88,23 @@ def wrong_in_weight(name: str, weight: int) -> Iterator[str]:
     """What is wrong with the weight of a member."""
     if weight > MEMBER_WEIGHT_MAX:
         yield f"{name} has a weight of {weight}"
+
+
+def wrong_in_member(member: records_pb2.Member) -> Iterator[str]:
+    """What is wrong with what is said of a member of a classic group."""
+    name = member.member_id
+    if member.session_timeout_ms < 1:
+        yield f"{name} has a session of {member.session_timeout_ms} ms"
+    if member.rebalance_timeout_ms < 0:
+        yield f"{name} has a rebalance time-out of {member.rebalance_timeout_ms} ms"
+    if member.disconnect_grace_ms < 0:
+        yield f"{name} has a grace of {member.disconnect_grace_ms} ms"
+    protocols = [protocol.name for protocol in member.protocols[:]]
+    if not all(protocols) or len(set(protocols)) < len(protocols):
+        yield f"{name} supports {protocols}"
+    if len(member.secret_hash) not in (0, HASH_BYTES):
+        yield f"{name} has {len(member.secret_hash)} bytes as hash of its secret"
+    yield from wrong_in_weight(name, member.weight)
 
 
 def wrong_in_names(what: str, names: Sequence[str]) -> Iterator[str]:

@@ -10,17 +10,16 @@ from muster_core.audit.groups.form_parts import (
     OF_A_REMOVAL,
     PROCESS_BYTES,
     wrong_in_cause,
+    wrong_in_member,
     wrong_in_names,
     wrong_in_partitions,
     wrong_in_record,
     wrong_in_settings,
-    wrong_in_weight,
 )
 from muster_core.audit.groups.incremental.forms import CHECKS as OF_INCREMENTAL_GROUPS
 from muster_core.audit.invariants import Findings
 from muster_core.log.commits import Commits
 from muster_core.log.record_run import COMMIT, RecordRun
-from muster_core.state.members.member_secret import HASH_BYTES
 
 _PLAIN_KINDS = KINDS - {cause_kind.UNSPECIFIED}
 """Kinds of causes that a generation may have."""
@@ -135,23 +134,7 @@ def _generation_started(record: records_pb2.Record, rows: Iterable[records_pb2.M
     if not started.members and started.protocol_name:
         yield f"protocol {started.protocol_name!r} of no members"
     for member in rows:
-        yield from _member(member)
-
-
-def _member(member: records_pb2.Member) -> Iterator[str]:
-    name = member.member_id
-    if member.session_timeout_ms < 1:
-        yield f"{name} has a session of {member.session_timeout_ms} ms"
-    if member.rebalance_timeout_ms < 0:
-        yield f"{name} has a rebalance time-out of {member.rebalance_timeout_ms} ms"
-    if member.disconnect_grace_ms < 0:
-        yield f"{name} has a grace of {member.disconnect_grace_ms} ms"
-    protocols = [protocol.name for protocol in member.protocols[:]]
-    if not all(protocols) or len(set(protocols)) < len(protocols):
-        yield f"{name} supports {protocols}"
-    if len(member.secret_hash) not in (0, HASH_BYTES):
-        yield f"{name} has {len(member.secret_hash)} bytes as hash of its secret"
-    yield from wrong_in_weight(name, member.weight)
+        yield from wrong_in_member(member)
 
 
 def _assignment_committed(record: records_pb2.Record) -> Iterator[str]:
@@ -177,7 +160,7 @@ def _member_replaced(record: records_pb2.Record) -> Iterator[str]:
     yield from wrong_in_record(record, replaced.group_id)
     if replaced.HasField("cause"):
         yield from wrong_in_cause(replaced.cause, frozenset((cause_kind.STATIC_REPLACED,)))
-    yield from _member(replaced.member)
+    yield from wrong_in_member(replaced.member)
 
 
 def _group_tombstone(record: records_pb2.Record) -> Iterator[str]:

@@ -1,13 +1,16 @@
-"""G1, G2, G5, G6, G9 to G11 and M5: what the snapshot that a trimmed log begins with says of members."""
+"""G1 to G3, G5, G6, G9 to G13, G16 and M5: what the oldest snapshot of a trimmed log says of members."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
+from muster_core.audit.groups.form_parts import wrong_in_member
+from muster_core.audit.groups.kept_tokens import Given
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
 from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
 from muster_core.state.published import TopicPartition, partitions_in
 
 T = TypeVar("T", str, TopicPartition)
@@ -32,7 +35,7 @@ def check_members(group: Group, max_size: int, position: Position, findings: Fin
     places = _places(group)
     findings.checked["G11"] += 1
     findings.checked["G10"] += len(places)
-    for problem in chain(_of_both(places, max_size), _of_classic(group)):
+    for problem in chain(_of_both(places, max_size), _of_classic(group), _of_owners(group)):
         text = f"group {group.group_id!r}, by the oldest snapshot: {problem.text}"
         findings.broke(problem.invariant, position, text)
 
@@ -62,6 +65,11 @@ def _of_classic(group: Group) -> Iterator[Problem]:
     if group.assigned_generation > group.generation:
         assigned = f"generation {group.assigned_generation} has an assignment"
         yield Problem("G2", f"{assigned}, and it is in {group.generation}")
+    if group.state is not (state := _state_of(group)):
+        yield Problem("G12", f"it is {group.state.name}, and has to be {state.name}")
+    for member in group.members.values():
+        for text in wrong_in_member(member.to_record()):
+            yield Problem("G16", text)
     if double := _twice(chain.from_iterable(partitions_in(one.assignment) for one in group.members.values())):
         yield Problem("G9", f"{double[:5]} are given twice")
     if group.reverted:  # it has neither before its next generation
@@ -78,6 +86,56 @@ def _of_classic(group: Group) -> Iterator[Problem]:
     ]
     if without:
         yield Problem("G6", f"{without[:5]} do not support {chosen!r}")
+
+
+def _state_of(group: Group) -> GroupState:
+    """The state of a group by what else is said of it. The last one that left does not end its generation."""
+    if not group.members and (group.unfinished is None or group.incremental is not None):
+        return GroupState.EMPTY
+    if group.assigned_generation == group.generation:
+        return GroupState.STABLE
+    return GroupState.COMPLETING_REBALANCE
+
+
+def _of_owners(group: Group) -> Iterator[Problem]:
+    """Who has a partition is who was given it last.
+
+    What members were given in the generation before is still said of those that stay, of an earlier one
+    nothing is; owners stay until the next assignment, also those that are gone by then.
+    """
+    members, age = group.members, group.generation - group.assigned_generation
+    nobody_left = not age and group.unfinished is None
+    nobody_is_there = not members and group.unfinished is None
+    if nobody_left or nobody_is_there:
+        strangers = {owner for owner, _ in group.owners.values()} - members.keys()
+        if strangers:
+            yield Problem("G3", f"{sorted(strangers)[:5]} have partitions, and are no members")
+    if age > 1:
+        if late := sorted(member_id for member_id, one in members.items() if one.assignment):
+            yield Problem("G2", f"{late[:5]} have assignments of generation {group.assigned_generation}")
+        return
+    owned = {partition: token for partition, token in group.owners.items() if token[0] in members}
+    given = _given_to(group)
+    if odd := sorted(p for p in owned.keys() | given.keys() if _owner(owned, p) != _owner(given, p)):
+        yield Problem("G12", f"who has {odd[:5]} is not who was given them")
+    elif not group.reverted and (odd := sorted(p for p in owned if owned[p] != given[p])):
+        yield Problem("G13", f"{odd[:5]} by other tokens than they were given by")
+
+
+def _given_to(group: Group) -> Given:
+    """Whom the assignments of members give what, and by which tokens."""
+    given: Given = {}
+    for member_id, member in group.members.items():
+        given.update(zip(partitions_in(member.assignment), repeat((member_id, member.token))))
+        for kept in member.kept_tokens:
+            partition = kept.topic, kept.partition
+            if _owner(given, partition) == member_id:
+                given[partition] = member_id, Position.from_proto(kept.position)
+    return given
+
+
+def _owner(given: Given, partition: TopicPartition) -> str:
+    return given[partition][0] if partition in given else ""
 
 
 def _twice(names: Iterable[T]) -> list[T]:
