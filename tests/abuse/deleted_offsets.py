@@ -4,9 +4,10 @@ Must hold: whatever goes at a time, and however it was put in order before, W do
 """
 
 import random
+from functools import partial
 from typing import Any
 
-from abuse.caller import commit, connection, groups_stub, name_of
+from abuse.caller import admitted, commit, connection, groups_stub, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, discovery_pb2_grpc
@@ -64,7 +65,7 @@ async def fill(stub: Any, group: str, names: list[str]) -> None:
         topics = {name: request.topics.add(name=name) for name in names}
         for name, number in everything[begin : begin + AT_ONCE]:
             topics[name].partitions.add(partition=number, offset=1)
-        await stub.OffsetCommit(request, timeout=60)
+        await admitted(partial(stub.OffsetCommit, request, timeout=60))
 
 
 async def page(stub: Any, group: str) -> list[int]:

@@ -1,6 +1,7 @@
 """The log client and a shard's log, against instances of metadata that fail on command."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -204,6 +205,31 @@ async def test_what_a_step_stored_is_carried_out_in_several_turns_and_before_any
     assert -5 in turns, "a barrier is answered when all of it was carried out"
     assert bench.done == [(number, Position(1, 3 + number)) for number in range(6)]
     await log.until_idle()
+
+
+async def test_parts_that_take_long_are_carried_out_in_half_of_the_loops_time(bench: Bench) -> None:
+    parts = 20
+    log = await bench.claim(0)
+    loop = asyncio.get_running_loop()
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        if len(bench.done) < parts:
+            loop.call_soon(count)
+
+    def done(append_id: int, place: Position) -> None:
+        if not bench.done:
+            count()
+        bench.done.append((append_id, place))
+        time.sleep(shard_log._TURN_S * 1.5)
+
+    log._on_done = done
+    for number in range(parts):
+        log.append(number, [b"x"])
+    await until_equal(lambda: len(bench.done), parts)
+    assert turns > 5 * parts, "a call of another shard needs several turns, and waits for few parts"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Requests that take long on the event loop: one after the other, and in turns."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -9,11 +9,11 @@ import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from kit.waiting import until
 from muster_coordinator.api import calls
-from muster_coordinator.api.calls import LARGE_BYTES, Calls
+from muster_coordinator.api.calls import LARGE_BYTES, LARGE_PARTITIONS, Calls
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2, session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2, session_pb2_grpc
 
 pytestmark = pytest.mark.cluster
 
@@ -61,8 +61,15 @@ class NoCluster:
     shards: Mapping[int, Any] = MappingProxyType({})
 
 
+def of_many_partitions(number: int) -> coordinator_pb2.OffsetDeleteRequest:
+    """A request that is small, and takes long."""
+    topics = [common_pb2.TopicPartitions(topic="t", partitions=range(LARGE_PARTITIONS + 1))]
+    return coordinator_pb2.OffsetDeleteRequest(group_id=f"g{number}", topics=topics)
+
+
+@pytest.mark.parametrize("made", [large, of_many_partitions])
 async def test_large_requests_that_come_together_are_looked_through_in_different_turns(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, made: Callable[[int], Any]
 ) -> None:
     turns = Turns()
     look_through, looked = calls.check, list[int]()
@@ -74,11 +81,10 @@ async def test_large_requests_that_come_together_are_looked_through_in_different
     monkeypatch.setattr(calls, "check", noted)
     nothing: Any = NoCluster()
     answering = Calls(nothing, nothing, 1 << 20)
-    answers: Any = await asyncio.gather(*(answering.answer(large(number), "") for number in range(5)))
+    answers: Any = await asyncio.gather(*(answering.answer(made(number), "") for number in range(5)))
     turns.stop()
-    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [
-        error_code.COORDINATOR_NOT_AVAILABLE
-    ] * 5
+    found = [answer.topics[0].partitions[0] if answer.topics else answer for answer in answers]
+    assert [one.error_code for one in found] == [error_code.COORDINATOR_NOT_AVAILABLE] * 5
     assert len(set(looked)) == 5
 
 

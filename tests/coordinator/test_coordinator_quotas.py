@@ -17,6 +17,7 @@ from kit.callers_by_header import NamedCallers
 from kit.waiting import until
 from muster_core import error_code
 from muster_protos.muster.v1 import (
+    common_pb2,
     coordinator_pb2,
     coordinator_pb2_grpc,
     group_conversion_pb2,
@@ -189,6 +190,40 @@ async def test_a_calm_member_beats_and_commits_whatever_others_of_its_host_ask_f
         await asyncio.gather(*broken)
 
 
+def named(number: int, group_id: str = GROUP) -> dict[str, Any]:
+    """Calls that name so many partitions, by kind."""
+    numbers = range(number)
+    topics = [common_pb2.TopicPartitions(topic="t", partitions=numbers)]
+    wanted = commit(group_id, 1)
+    del wanted.topics[0].partitions[:]
+    for partition in numbers:
+        wanted.topics[0].partitions.add(partition=partition, offset=1)
+    fetched = coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id, topics=topics)
+    return {
+        "offset_commit": wanted,
+        "offset_delete": coordinator_pb2.OffsetDeleteRequest(group_id=group_id, topics=topics),
+        "offset_fetch": coordinator_pb2.OffsetFetchRequest(groups=[fetched]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["offset_commit", "offset_delete", "offset_fetch"])
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 100}], indirect=True)
+async def test_a_call_costs_what_it_names(caller: Caller, kind: str) -> None:
+    session = await Session(caller.channel).hello()
+    method = "".join(word.capitalize() for word in kind.split("_"))
+    ask = getattr(caller.stub, method)
+    assert await status(ask(named(BURST_S * 100 + 1_000)[kind], timeout=60)) is grpc.StatusCode.OK
+    if kind != "offset_delete":  # which is no call of a stream
+        reply = await session.ask(**{kind: named(11)[kind]})
+        assert reply.refused.status == EXHAUSTED.value[0]
+        assert "MUSTER_QUOTA_CONNECTION_PARTITIONS_PER_S" in reply.refused.message
+        assert 5_000 < reply.refused.retry_after_ms <= 10_010, "what was too much is paid back first"
+    assert await status(ask(named(11)[kind], timeout=60)) is EXHAUSTED
+    assert await status(ask(named(10)[kind], timeout=60)) is grpc.StatusCode.OK, "few are a call like others"
+    assert (await stable(caller, group_of(1))).error_code == error_code.NONE
+    await session.close()
+
+
 RULES = """
 [[quota]]
 groups = "g"
@@ -223,6 +258,22 @@ async def test_calls_that_change_a_group_count_for_its_prefix(caller: Caller, wh
     assert codes[:BURST_S] == [grpc.StatusCode.OK] * BURST_S
     assert EXHAUSTED in codes[BURST_S:]
     assert await status(change("another")) is grpc.StatusCode.OK, "it has another prefix"
+
+
+OF_PARTITIONS = """
+[[quota]]
+groups = "g"
+partitions_per_s = 20
+"""
+
+
+@pytest.mark.parametrize("caller", [{"rules": OF_PARTITIONS}], indirect=True)
+async def test_partitions_that_calls_name_count_for_the_prefix_of_their_group(caller: Caller) -> None:
+    wanted = named(BURST_S * 20 + 100)["offset_delete"]
+    assert await status(caller.stub.OffsetDelete(wanted, timeout=60)) is grpc.StatusCode.OK
+    assert await status(caller.stub.OffsetCommit(named(11)["offset_commit"], timeout=60)) is EXHAUSTED
+    other = named(11, "another")["offset_commit"]
+    assert await status(caller.stub.OffsetCommit(other, timeout=60)) is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("caller", [{"rules": RULES}], indirect=True)

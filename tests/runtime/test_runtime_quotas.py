@@ -115,6 +115,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     ("quota", "burst_s"),
     [
         (Quota.COMMITS, BURST_S),
+        (Quota.PARTITIONS, BURST_S),
         (Quota.NEW_GROUPS, CREATION_BURST_S),
         (Quota.TOPIC_CHANGES, CREATION_BURST_S),
     ],
@@ -147,6 +148,24 @@ def test_a_connection_has_a_rate_of_its_own_below_that_of_its_caller() -> None:
     assert taken(lambda: broken.take_bytes(1_000)) == BURST_S
     assert taken(lambda: other.take_bytes(1_000)) == BURST_S
     assert one.refusals[Quota.CONNECTION_BYTES] == 2
+
+
+def test_partitions_that_calls_name_have_rates_of_their_own() -> None:
+    clock = Clock()
+    one = party(clock, partitions_per_s=1_000, connection_partitions_per_s=400)
+    broken, other = Connection(one), Connection(one)
+    assert taken(lambda: broken.take_partitions(100)) == 4 * BURST_S
+    with pytest.raises(ResourceExhausted, match="MUSTER_QUOTA_CONNECTION_PARTITIONS_PER_S"):
+        broken.take_partitions(1)
+    broken.take_request(0)
+    assert taken(lambda: other.take_partitions(100), 4 * BURST_S) == 4 * BURST_S, "others of the caller go on"
+    third = Connection(one)
+    third.take_partitions(1_000)
+    assert taken(lambda: third.take_partitions(100)) == 0, "as many as the caller may name are named"
+    assert one.refusals == {Quota.CONNECTION_PARTITIONS: 2, Quota.PARTITIONS: 1}
+    assert not broken.is_at_rest(clock.s)
+    clock.s += 1
+    assert taken(lambda: broken.take_partitions(100)) == 4, "and its rate after that"
 
 
 async def test_open_calls_and_connections_of_a_caller_end_at_their_limits() -> None:

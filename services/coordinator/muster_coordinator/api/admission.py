@@ -12,6 +12,8 @@ from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas, current_connection
 
+from muster_coordinator.api.named import partitions_named
+
 _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that is put out
     coordinator_pb2.JoinGroupRequest,
     coordinator_pb2.SyncGroupRequest,
@@ -32,6 +34,9 @@ Admit = Callable[[Connection | None, GroupRequest, int], Ended | None]
 
 It returns what is called at the end of the call; None: nothing is."""
 
+
+FEW_PARTITIONS = 10
+"""A call that names no more takes about as long as one that names none."""
 
 GIVEN_UP_S = 5.0
 """What a call has brought may be on its way to the log for so long after its caller has given it up."""
@@ -106,22 +111,33 @@ class Admission:
             quotas.may_have_group(party, group_id, counts_for_prefix=may_begin)
         begun_by = connection.party.name if begins and connection is not None else ""
         adds = self._check_totals(request, begun_by)
+        partitions = 0 if size_bytes is None else partitions_named(request)
+        if partitions <= FEW_PARTITIONS:
+            partitions = 0  # nearly always: it counts as a call
         if connection is not None:
+            if partitions:
+                connection.take_partitions(partitions)
             if is_commit:
                 connection.take(Quota.COMMITS)
             if begins:
                 connection.take(Quota.NEW_GROUPS)
         if quotas.has_groups and _is_of_a_group(request) and (may_begin or self._may(request)):
             if size_bytes is not None:
-                quotas.take_of_groups(Quota.CALLS, group_id, 1)
-                quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
-            if is_commit:
-                quotas.take_of_groups(Quota.COMMITS, group_id, 1)
+                self._take_of_group(group_id, size_bytes, partitions, is_commit=is_commit)
             if begins:
                 quotas.take_of_groups(Quota.NEW_GROUPS, group_id, 1)
         if may_begin:
             self._begins("" if connection is None else connection.party.name, group_id)
         return None if adds is None else quotas.expect(*adds)
+
+    def _take_of_group(self, group_id: str, size_bytes: int, partitions: int, *, is_commit: bool) -> None:
+        quotas = self._quotas
+        quotas.take_of_groups(Quota.CALLS, group_id, 1)
+        quotas.take_of_groups(Quota.BYTES, group_id, size_bytes)
+        if partitions:
+            quotas.take_of_groups(Quota.PARTITIONS, group_id, partitions)
+        if is_commit:
+            quotas.take_of_groups(Quota.COMMITS, group_id, 1)
 
     def _check_totals(self, request: GroupRequest, begun_by: str) -> tuple[Quota, str, int, str] | None:
         """Whoever the group counts for has room for the members or partitions that a call would add to it.

@@ -12,7 +12,7 @@ from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 
 BURST_S: Final = 5
-"""Calls, bytes and commits: how many seconds of them may be made at once."""
+"""Calls, bytes, commits and partitions: how many seconds of them may be asked for at once."""
 
 CREATION_BURST_S: Final = 100
 """New groups and changes of topics: how many seconds of them may be made at once."""
@@ -33,6 +33,7 @@ class Quota(Enum):
     CALLS = "calls_per_s"
     BYTES = "bytes_per_s"
     COMMITS = "commits_per_s"
+    PARTITIONS = "partitions_per_s"
     NEW_GROUPS = "new_groups_per_s"
     TOTAL_GROUPS = "total_groups"
     TOTAL_MEMBERS = "total_members"
@@ -41,6 +42,7 @@ class Quota(Enum):
     RESETS = "resets_per_s"
     CONNECTION_CALLS = "connection_calls_per_s"
     CONNECTION_BYTES = "connection_bytes_per_s"
+    CONNECTION_PARTITIONS = "connection_partitions_per_s"
 
 
 _WORDS = {
@@ -50,6 +52,7 @@ _WORDS = {
     Quota.CALLS: "calls a second",
     Quota.BYTES: "bytes of requests a second",
     Quota.COMMITS: "commits a second",
+    Quota.PARTITIONS: "partitions a second that its calls name",
     Quota.NEW_GROUPS: "new groups a second",
     Quota.TOTAL_GROUPS: "groups in all",
     Quota.TOTAL_MEMBERS: "members of its groups in all",
@@ -58,9 +61,10 @@ _WORDS = {
     Quota.RESETS: "calls a second that it gives up",
     Quota.CONNECTION_CALLS: "calls a second on one connection",
     Quota.CONNECTION_BYTES: "bytes of requests a second on one connection",
+    Quota.CONNECTION_PARTITIONS: "partitions a second that calls on one connection name",
 }
 _CREATIONS = frozenset({Quota.NEW_GROUPS, Quota.TOPIC_CHANGES})
-_RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, *_CREATIONS, Quota.RESETS)
+_RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, Quota.PARTITIONS, *_CREATIONS, Quota.RESETS)
 
 _RESETS_OF_A_CONNECTION = 100
 """A connection that gave up fewer calls is kept: of a slow server, all workers of a host give up some."""
@@ -223,6 +227,7 @@ class Connection:
         "_calls",
         "_frames",
         "_left_s",
+        "_partitions",
         "_shares",
         "_work",
         "open_calls",
@@ -241,6 +246,7 @@ class Connection:
         self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
         self._frames = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
+        self._partitions = bucket_of(party.limits, Quota.CONNECTION_PARTITIONS, now_s)
         party.known += 1
 
     def change(self) -> None:
@@ -249,6 +255,7 @@ class Connection:
         self._calls = _changed(self._calls, limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = _changed(self._bytes, limits, Quota.CONNECTION_BYTES, now_s)
         self._frames = _changed(self._frames, limits, Quota.CONNECTION_CALLS, now_s)
+        self._partitions = _changed(self._partitions, limits, Quota.CONNECTION_PARTITIONS, now_s)
 
     def forget(self) -> None:
         """Leaves the known connections of its party."""
@@ -351,6 +358,18 @@ class Connection:
             raise self.party.refusal(Quota.CONNECTION_BYTES, now_s, wait_s)
         self.party.take(Quota.BYTES, size_bytes, now_s, self)
 
+    def take_partitions(self, number: int) -> None:
+        """Counts the partitions that a call names.
+
+        Raises:
+            ResourceExhausted: they are too many, with those before.
+        """
+        now_s = self.party.now_s()
+        room = self._partitions
+        if room is not None and (wait_s := room.take(number, now_s)):
+            raise self.party.refusal(Quota.CONNECTION_PARTITIONS, now_s, wait_s)
+        self.party.take(Quota.PARTITIONS, number, now_s, self)
+
     def begin_work(self, size_bytes: int) -> int:
         """Counts a request that is worked on from now on; returns the argument for `end_work`.
 
@@ -389,7 +408,7 @@ class Connection:
         """Whether it has no open call and nothing to remember, and its share is of no use now."""
         if self.party.is_short(now_s) and now_s - self._left_s < _KEPT_S:
             return False
-        buckets = (self._calls, self._bytes, self._frames)
+        buckets = (self._calls, self._bytes, self._frames, self._partitions)
         return not self.open_calls and all(one is None or one.is_full(now_s) for one in buckets)
 
 

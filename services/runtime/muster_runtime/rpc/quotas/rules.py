@@ -30,6 +30,7 @@ class Rule(BaseModel):
     calls_per_s: int | None = _Number
     bytes_per_s: int | None = _Number
     commits_per_s: int | None = _Number
+    partitions_per_s: int | None = _Number
     new_groups_per_s: int | None = _Number
     total_groups: int | None = _Number
     total_members: int | None = _Number
@@ -38,6 +39,7 @@ class Rule(BaseModel):
     resets_per_s: int | None = _Number
     connection_calls_per_s: int | None = _Number
     connection_bytes_per_s: int | None = _Number
+    connection_partitions_per_s: int | None = _Number
 
     @model_validator(mode="after")
     def _consistent(self) -> "Rule":
@@ -58,6 +60,7 @@ OF_GROUPS = frozenset(
         "calls_per_s",
         "bytes_per_s",
         "commits_per_s",
+        "partitions_per_s",
         "new_groups_per_s",
         "total_groups",
         "total_members",

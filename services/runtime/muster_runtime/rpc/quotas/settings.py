@@ -18,8 +18,8 @@ class QuotaSettings(Settings):
     """What callers of the public services may ask for, at each process by itself; 0: as much as they like.
 
     A caller is its identity, or its host where it proves none (of IPv6 the /64 network). Above a quota it is
-    answered RESOURCE_EXHAUSTED with the time after which to try again. Calls, bytes and commits may be made,
-    and calls given up, for five seconds at once, groups and topics for a hundred.
+    answered RESOURCE_EXHAUSTED with the time after which to try again. Calls, bytes, commits and partitions
+    may be asked for, and calls given up, for five seconds at once, groups and topics for a hundred.
     """
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_QUOTA_")
@@ -45,6 +45,15 @@ class QuotaSettings(Settings):
     )
     commits_per_s: int = Field(
         default=10_000, ge=0, le=_MOST, description="OffsetCommit calls of a caller a second."
+    )
+    partitions_per_s: int = Field(
+        default=200_000,
+        ge=0,
+        le=_MOST,
+        description=(
+            "Partitions a second that calls of a caller name: commits, and fetches and removals of offsets; "
+            "those with ten or fewer count as calls alone."
+        ),
     )
     new_groups_per_s: int = Field(
         default=50, ge=0, le=_MOST, description="Groups that a caller begins a second, by a join or a commit."
@@ -90,6 +99,12 @@ class QuotaSettings(Settings):
     )
     connection_bytes_per_s: int = Field(
         default=32 * MIB, ge=0, le=1 << 40, description="Bytes of the requests of one connection a second."
+    )
+    connection_partitions_per_s: int = Field(
+        default=50_000,
+        ge=0,
+        le=_MOST,
+        description="Partitions a second that calls on one connection name, counted as `PARTITIONS_PER_S`.",
     )
     work_bytes: int | None = Field(
         default=None,
