@@ -197,6 +197,13 @@ class World:
 
     async def join(self, **settings: Any) -> muster.Member:
         """A classic member that can be incremental, at work on a stream."""
+        member = self.begin(**settings)
+        await member.start()
+        await until(lambda: self.told == ["assigned"], "it works")
+        return member
+
+    def begin(self, **settings: Any) -> muster.Member:
+        """A member that is to ask first whether the group is incremental, and hears that it is not."""
         is_classic = ConsumerGroupHeartbeatResponse(error_code=common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND)
         self.a.script["ConsumerGroupHeartbeat"].append(is_classic)
         self.member = muster.Member(
@@ -208,8 +215,6 @@ class World:
             on_partitions_lost=lambda _: self.told.append("lost"),
             **{"protocol": "auto", "beat_interval_ms": 100, **settings},
         )
-        await self.member.start()
-        await until(lambda: self.told == ["assigned"], "it works")
         return self.member
 
 
@@ -276,3 +281,12 @@ async def test_a_join_alone_prolongs_nothing(world: World) -> None:
     await a.until("ConsumerGroupHeartbeat", 2)
     assert member._standing.life.remaining_ms(boot_ms()) <= 1_000
     await until(lambda: world.told == ["assigned", "lost"], "its life is over")
+
+
+async def test_an_id_that_comes_with_the_news_alone_is_the_members(world: World) -> None:
+    """INC-73: the answer to its JoinGroup, which gave the id, was lost."""
+    a = world.a
+    news = coordinator_pb2.JoinGroupResponse(error_code=CONVERTED, member_id="i-1")
+    a.script["JoinGroup"].append(news)
+    await world.begin(group_instance_id="i").start()
+    assert (await a.until("ConsumerGroupHeartbeat", 2)).member_id == "i-1"

@@ -1,6 +1,7 @@
 """A classic group becomes incremental while its members work (docs/safety.md, INC-70 to INC-77)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kit.lives.incremental_shard import NumberedMember, held_in, incremental_of, incremental_shard
@@ -257,6 +258,33 @@ def test_a_join_that_was_answered_so_is_the_last_one_that_counts() -> None:
     other = second.turn()
     other.process_id = b"another process."
     assert other.beat(second.owned).error_code == error_code.FENCED_MEMBER_EPOCH
+
+
+def test_a_static_member_whose_join_was_stored_and_not_answered_hears_its_id() -> None:
+    """INC-73: under an id of its own it would wait for itself; nobody else hears it."""
+    cluster = incremental_shard(config=CONFIG)
+    member = Changing(cluster, "a")
+    member.instance = "i"
+    join: dict[str, Any] = {"request_id": "1", "member_seq": 1, "process_id": member.process_id}
+    member.join(**join)
+    cluster.advance(1)
+    member_id = member.joined().member_id
+    member.sync({member_id: plan_of(0, 1, 2, 3)}).synced()
+    member.attach()
+    cluster.advance(WAIT_MS)
+    assert cluster.kinds()[-1] == "group_converted"
+
+    def told(**changes: Any) -> str:
+        member.member_id = ""
+        answer = member.join(**{**join, **changes}).joined()
+        assert answer.error_code == error_code.GROUP_CONVERTED
+        return answer.member_id
+
+    assert told(request_id="2") == ""
+    assert told() == member_id
+    entered = NumberedMember(cluster, member_id, instance="i")
+    entered.process_id, entered.seq = member.process_id, 1
+    assert not entered.join().error_code
 
 
 def preparing(cluster: VirtualShard, members: list[Changing]) -> None:

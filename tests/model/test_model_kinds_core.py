@@ -286,7 +286,7 @@ def play(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, derandomize=True)  # of others, two in 8,000 are played wrong still
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.integers(0, 1 << 16),
     st.lists(st.sampled_from(("eager", *SORTS)), min_size=2, max_size=4),

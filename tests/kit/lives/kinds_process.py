@@ -24,6 +24,7 @@ _NAMES: Mapping[ErrorCode, str] = {
     error_code.MEMBER_ID_REQUIRED: "id",
     error_code.UNKNOWN_MEMBER_ID: "unknown",
     error_code.FENCED_INSTANCE_ID: "unknown",
+    error_code.UNRELEASED_INSTANCE_ID: "unknown",
     error_code.GROUP_ID_NOT_FOUND: "classic",
     error_code.INCONSISTENT_GROUP_PROTOCOL: "refused",
     error_code.GROUP_CONVERTED: "converted",
@@ -128,7 +129,9 @@ class KindsProcess:
         if call.kind == "join" and not self._joins_again:
             self.seq += 1
         if call.kind == "enter" and not self._joins_again:
-            self.seq, self.member_id = self.seq + 1, self.member_id or f"{self._name}-{self.life}"
+            self.seq += 1
+        if call.kind in {"enter", "beat"}:  # an incremental member chooses its id
+            self.member_id = self.member_id or f"{self._name}-{self.life}"
         if call.kind == "heartbeat" and self._stream:
             self._attach()
         self.went_on = False
@@ -231,7 +234,7 @@ class KindsProcess:
         if call.kind == "leave":
             return request
         request.owned.SetInParent()
-        if call.kind == "beat":
+        if call.kind == "beat" and self._epoch:
             request.version.CopyFrom(self.version.to_proto())
             request.owned.topics.extend(by_topic(("t", p) for p in range(len(call.data)) if call.data[p]))
             return request

@@ -121,7 +121,7 @@ class Joiner:
                         if not had_id and standing.seat.member_id:
                             continue
                     case Reaction.CONVERT:
-                        raise Converted
+                        raise self._converted(outcome.expect().member_id)
                     case Reaction.FATAL | Reaction.RAISE:
                         refusal = group_error(self._link.group_id, outcome.code, outcome.message)
                         if outcome.code == common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL:
@@ -145,6 +145,12 @@ class Joiner:
                 await self._waits.pause(backoff, outcome)
         finally:
             standing.joining = False
+
+    def _converted(self, member_id: str) -> Converted:
+        """Takes the id that comes with the news, where it has none: that answer was lost (INC-73)."""
+        if not self._standing.seat.member_id:
+            self._standing.seat = Seat(member_id)
+        return Converted()
 
     async def _ask(
         self, request: coordinator_pb2.JoinGroupRequest

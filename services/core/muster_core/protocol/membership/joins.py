@@ -19,6 +19,7 @@ from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.kinds.reversions import Reversions
 from muster_core.protocol.membership.join_call import JoinCall
 from muster_core.protocol.membership.plan_bounds import PlanBounds
+from muster_core.protocol.responses import refusal, text_of
 from muster_core.record_bounds import cut_to_bytes
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
@@ -111,7 +112,7 @@ class Joins:
         if Feature.INCREMENTAL_GROUPS not in self._context.features:
             join.process_id = b""
         if not member_id and instance_id:
-            present = group.static_members.get(instance_id, "")
+            present = group.holder_of(instance_id)
             same = join_of(present) == join_of(join.made_id(instance_id, group))
             if same and join.knows(group, present):
                 member_id = present  # the answer to this very join was lost
@@ -119,7 +120,7 @@ class Joins:
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
         elif join.process_id and group.incremental is not None and group.incremental.members:
-            self._context.refuse(call.call_id, error_code.GROUP_CONVERTED)
+            self._refuse_converted(join, join.request.member_id or member_id)
         elif group.incremental is not None and group.incremental.members:
             self._make_classic(group, join)
         elif not group.accepts_protocols(join.protocol_type, join.terms.protocols):
@@ -441,6 +442,14 @@ class Joins:
 
     def _refuse(self, call: Request, code: ErrorCode, message: str) -> None:
         self._context.refuse(call.call_id, code, message)
+
+    def _refuse_converted(self, join: JoinCall, member_id: str) -> None:
+        """Names the member, too: a static one whose first answer was lost has its id from here (INC-73)."""
+        answer = refusal(join.request, error_code.GROUP_CONVERTED, self._context.epoch)
+        assert isinstance(answer, JoinGroupResponse)
+        answer.error_message = text_of(error_code.GROUP_CONVERTED)
+        answer.member_id = member_id
+        self._context.reply(join.call.call_id, answer)
 
     def _refuse_id(self, call: Request) -> None:
         self._refuse(
