@@ -232,6 +232,25 @@ async def test_offsets_are_deleted_by_who_administers_the_group(callers: Callers
     assert await callers.worker.fetch("mine-1") == [(0, -1)]
 
 
+async def test_removed_offsets_are_told_in_few_words(callers: Callers) -> None:
+    numbers = [*range(8_000), 9_001]
+    request = coordinator_pb2.OffsetDeleteRequest(
+        group_id="mine-1",
+        topics=[
+            common_pb2.TopicPartitions(topic="t", partitions=reversed(numbers)),
+            common_pb2.TopicPartitions(topic="also", partitions=range(0, 2_000, 2)),
+        ],
+    )
+    await callers.worker.stub.OffsetCommit(commits("t"), timeout=60)
+    with capture_logs() as lines:
+        await callers.operator.stub.OffsetDelete(request, timeout=60)
+    (told,) = [line for line in lines if line["event"] == "audit"]
+    few = ",".join(map(str, range(0, 64, 2)))
+    assert told["what"] == ["offsets:mine-1/t/0-7999,9001", f"offsets:mine-1/also/{few},… (1,000)"]
+    assert told["outcome"] == "done"
+    assert "errors" not in told
+
+
 @pytest.mark.row("DG-06")
 @pytest.mark.row("DL-11")
 async def test_several_groups_are_described_and_deleted_as_far_as_they_may_be(callers: Callers) -> None:

@@ -3,6 +3,7 @@
 import gc
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
@@ -175,6 +176,46 @@ def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had_and_nobody
     assert [partition for partition, _ in store] == [("kept", 0)]
 
 
+def look_through(cluster: VirtualShard) -> None:
+    """A removal looks at what it names, some at a time, and others have the pauses."""
+    for _ in range(4):
+        assert not cluster.waiting
+        assert cluster.deadline_ms is not None
+        assert 0 < cluster.deadline_ms - cluster.now_ms <= 10
+        cluster.advance(cluster.deadline_ms - cluster.now_ms)
+    assert cluster.waiting
+
+
+@pytest.mark.parametrize("how", ["given up", "suspended", "slow"])
+def test_a_removal_that_ends_while_it_looks_around_removes_nothing_and_holds_up_nobody(how: str) -> None:
+    cluster = VirtualShard()
+    cluster.ask(commit_from_outside(["t"], partitions=10_000))
+    everything = all_offsets(cluster)
+    topics = [common_pb2.TopicPartitions(topic="t", partitions=range(10_000))]
+    call = cluster.send(coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics))
+    later = cluster.send(commit_from_outside(["other"]))
+    cluster.advance(5)
+    assert cluster.is_parked(call)
+    assert cluster.is_parked(later), "it is behind the removal"
+    if how == "given up":
+        cluster.cancel(call)
+    elif how == "suspended":
+        cluster.suspend()
+        for refused in (call, later):
+            answer: Any = cluster.answer(refused)
+            assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+        cluster.advance(1_000)
+        cluster.resume()
+    cluster.advance(100)
+    if how == "slow":
+        assert all_offsets(cluster) == [("other", 0)]
+    else:
+        assert all_offsets(cluster)[-10_000:] == everything
+    assert not cluster.is_parked(later)
+    cluster.ask(commit_from_outside(["last"]))
+    assert ("last", 0) in all_offsets(cluster)
+
+
 def test_offsets_that_a_call_removes_go_some_at_a_time_and_nobody_sees_half_of_that() -> None:
     cluster = VirtualShard()
     for topic in ("kept", "t"):
@@ -183,6 +224,7 @@ def test_offsets_that_a_call_removes_go_some_at_a_time_and_nobody_sees_half_of_t
     cluster.auto_ack = False
     topics = [common_pb2.TopicPartitions(topic="t", partitions=range(1, 10_000))]
     call = cluster.send(coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics))
+    look_through(cluster)
     assert [append.joined for append in cluster.waiting] == [True] * (len(cluster.waiting) - 1) + [False]
     later = cluster.send(commit_from_outside(["t"], partitions=5))
     everything = [(topic, number) for topic in ("kept", "t") for number in range(10_000)]

@@ -9,7 +9,7 @@ import pytest
 import structlog
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.rpc.access import trail as trails
-from muster_runtime.rpc.access.trail import BURST, BURST_OF_ALL, EVERY_S, IDENTITIES_MAX, Trail
+from muster_runtime.rpc.access.trail import BURST, BURST_OF_ALL, EVERY_S, IDENTITIES_MAX, LISTED_MAX, Trail
 from muster_runtime.rpc.identity import NOBODY, Identity, Proof
 from muster_runtime.rpc.identity._identity import serve_as
 from structlog.testing import capture_logs
@@ -76,6 +76,17 @@ def test_an_event_says_who_did_what_from_where_and_why_as_one_line_of_json(trail
         "outcome": "refused",
         "reason": "no rule is for them",
     }
+
+
+def test_of_a_call_about_many_things_the_first_ones_are_told(trail: Trail) -> None:
+    many = [f"group:{number}" for number in range(LISTED_MAX + 500)]
+    with capture_logs() as lines:
+        trail.done("DeleteGroups", many[:LISTED_MAX], "10.0.0.9", {})
+        trail.done("DeleteGroups", many, "10.0.0.9", dict.fromkeys(many[1:], "NON_EMPTY_GROUP"))
+    assert lines[0]["what"] == many[:LISTED_MAX]
+    assert lines[1]["what"] == [*many[:LISTED_MAX], f"… ({len(many):,})"]
+    assert [*lines[1]["errors"]] == many[1:LISTED_MAX]
+    assert lines[1]["outcome"] == "done"
 
 
 def test_a_flood_of_refusals_is_told_in_part_and_counted(trail: Trail, clock: Clock) -> None:

@@ -1,6 +1,7 @@
-"""How many partitions a call names: what is asked for with them takes longer than the call itself."""
+"""The partitions that a call names: how many, since each takes time, and in few words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from muster_core.events import GroupRequest
@@ -10,11 +11,31 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetFetchRequest,
 )
 
+_SPANS = 32
+"""So many runs of numbers are told of a topic."""
+
 
 def partitions_named(request: GroupRequest) -> int:
     """How many partitions a call names whose offsets it stores, reads or removes."""
     count = _COUNTS.get(type(request))
     return 0 if count is None else count(request)
+
+
+def spans_of(numbers: Collection[int]) -> str:
+    """Numbers in few words: `0-9,12`; of many runs the first ones, and how many numbers there are."""
+    runs = _runs(numbers)
+    text = ",".join(islice(runs, _SPANS))
+    return text if next(runs, None) is None else f"{text},… ({len(numbers):,})"
+
+
+def _runs(numbers: Collection[int]) -> Iterator[str]:
+    ordered = sorted(numbers)
+    first = 0
+    for place, number in enumerate(ordered, 1):
+        if place == len(ordered) or ordered[place] != number + 1:
+            begin = ordered[first]
+            yield str(begin) if begin == number else f"{begin}-{number}"
+            first = place
 
 
 def _in_topics(request: Any) -> int:

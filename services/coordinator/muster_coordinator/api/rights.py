@@ -32,6 +32,8 @@ from muster_runtime.rpc.access.calls import Need, need_of
 from muster_runtime.rpc.access.verbs import Kind, Verb
 from muster_runtime.rpc.identity import current_identity
 
+from muster_coordinator.api.named import spans_of
+
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["GroupCoordinatorService"]
 
 _NEEDS: dict[type[Any], Need] = {
@@ -394,10 +396,12 @@ def outcomes_of(request: GroupRequest, answer: Any) -> tuple[list[str], dict[str
                 for one in answer.members
             } or {f"group:{request.group_id}": answer.error_code}
         case OffsetDeleteRequest():
+            # By topic, whose partitions have one outcome: ten thousand names would fill the disk.
             codes = {
-                f"offsets:{request.group_id}/{topic.name}/{entry.partition}": entry.error_code
-                for topic in answer.topics
-                for entry in topic.partitions
+                f"offsets:{request.group_id}/{asked.topic}/{spans_of(asked.partitions)}": (
+                    topic.partitions[0].error_code if topic.partitions else error_code.NONE
+                )
+                for asked, topic in zip(request.topics, answer.topics, strict=False)
             } or {f"group:{request.group_id}": answer.error_code}
         case _:
             codes = {f"group:{group_of(request)}": answer.error_code}

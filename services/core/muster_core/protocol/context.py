@@ -29,6 +29,7 @@ from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
 from muster_core.waiting.timing_wheel import Timer
 
+_PAUSE_MS = 4
 _TROUBLED_WAIT_MS = 1_000
 
 LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
@@ -290,7 +291,7 @@ class ShardContext:
 
     @staticmethod
     def _is_idle(group: Group) -> bool:
-        return group.is_vacant and not (group.members or group.in_flight or group.line)
+        return group.is_vacant and not (group.members or group.in_flight or group.in_turns or group.line)
 
     # --- what waits in line
 
@@ -342,6 +343,22 @@ class ShardContext:
             self._gathering.append(group)
             self.call_in_line(group, call)
         return group.gathers
+
+    def go_on_later(self, group: Group, call: Request, step: Callable[[], None]) -> None:
+        """Goes on with a call of a group after a pause for others, before what is in line.
+
+        Of a call that has ended meanwhile nothing more is done.
+        """
+        group.in_turns = True
+        pause = _Pause(self, group, call.call_id, step)
+        self.purgatory.wheel.arm(pause, self.now.boot_ms + _PAUSE_MS)
+
+    def go_on(self, group: Group, call_id: int, step: Callable[[], None]) -> None:
+        """The pause of a call is over."""
+        group.in_turns = False
+        if call_id in self.calls:
+            step()
+        self._move_up(group)
 
     @property
     def is_gathering(self) -> bool:
@@ -455,6 +472,28 @@ class ShardContext:
         if member.sync_call is not None:
             self.refuse(member.sync_call, error_code.UNKNOWN_MEMBER_ID, _REMOVED)
             member.sync_call = None
+
+
+class _Pause(Timer):
+    """Between two turns of a call that takes long."""
+
+    __slots__ = ("_call_id", "_context", "_group", "_step")
+
+    def __init__(self, context: ShardContext, group: Group, call_id: int, step: Callable[[], None]) -> None:
+        super().__init__()
+        self._context = context
+        self._group = group
+        self._call_id = call_id
+        self._step = step
+
+    @property
+    def group_id(self) -> str:
+        """The group that the call is about."""
+        return self._group.group_id
+
+    def fire(self) -> None:
+        """Goes on."""
+        self._context.go_on(self._group, self._call_id, self._step)
 
 
 class _OpenAppend(Timer):

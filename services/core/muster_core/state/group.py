@@ -90,7 +90,8 @@ class Group:
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
-        line: what waits for either, in order.
+        in_turns: whether a call is carried out in several turns, and is to go on.
+        line: what waits for any of them, in order.
         commits: those of members, which wait for the record that is in flight and for nothing else; behind
             them what follows from that record.
         held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
@@ -124,6 +125,7 @@ class Group:
         self.stored = True
         self.in_flight = False
         self.gathers = False
+        self.in_turns = False
         self.line: deque[Step] = deque()
         self.commits: deque[Step] = deque()
         self._supporters = Supporters()
@@ -142,13 +144,13 @@ class Group:
     @property
     def has_line(self) -> bool:
         """Whether what comes for it now has to wait."""
-        return self.in_flight or self.gathers
+        return self.in_flight or self.gathers or self.in_turns
 
     def next_step(self) -> Step | None:
         """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
         if self.commits:
             return self.commits.popleft()
-        return self.line.popleft() if self.line else None
+        return self.line.popleft() if self.line and not self.in_turns else None
 
     # --- what it holds
 

@@ -33,6 +33,8 @@ _NO_GROUP = "there is no such group"
 
 PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
+LOOKED_AT = 2_000
+"""Partitions that a removal looks at in a turn."""
 PORTION = 10_000
 """Offsets that a search for expired ones looks at before others have their turn."""
 
@@ -147,15 +149,21 @@ class Offsets:
             return
         response = OffsetDeleteResponse(shard_epoch=self._context.epoch)
         removed: dict[str, list[int]] = {}
-        for entry in request.topics:
-            is_mark = entry.topic.startswith(PARKED_PREFIX)
-            subscribed = group.has_members and not is_mark and group.is_subscribed_to(entry.topic)
-            code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
-            add = response.topics.add(name=entry.topic).partitions.add
-            for number in entry.partitions:
-                add(partition=number, error_code=code) if code else add(partition=number)
-            if not subscribed and (there := group.offsets.there(entry.topic, entry.partitions)):
-                removed.setdefault(entry.topic, []).extend(there)
+        self._look(group, call, _looked_through(group, request, response, removed), response, removed)
+
+    def _look(
+        self,
+        group: Group,
+        call: Request,
+        looking: Iterator[None],
+        response: OffsetDeleteResponse,
+        removed: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Looks on in the next turn where there are many, and then removes what is there."""
+        for _ in looking:
+            on = partial(self._look, group, call, looking, response, removed)
+            self._context.go_on_later(group, call, on)
+            return
         answer = partial(self._deleted, group.group_id, call, response)
         if removed:
             records = tombstones_by_topic(self._context, group.group_id, removed, "deleted")
@@ -238,6 +246,34 @@ class Offsets:
             )
         )
         return record
+
+
+def _looked_through(
+    group: Group,
+    request: OffsetDeleteRequest,
+    response: OffsetDeleteResponse,
+    removed: dict[str, list[int]],
+) -> Iterator[None]:
+    """Says of each partition what becomes of it, and finds those with an offset.
+
+    Yields when others should have their turn (docs/safety.md, LIM-32): some thousand take milliseconds.
+    """
+    left = LOOKED_AT
+    for entry in request.topics:
+        name = entry.topic
+        subscribed = group.has_members and not name.startswith(PARKED_PREFIX) and group.is_subscribed_to(name)
+        code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
+        add = response.topics.add(name=name).partitions.add
+        for first in range(0, len(entry.partitions), LOOKED_AT):
+            numbers = entry.partitions[first : first + LOOKED_AT]
+            if left < len(numbers):
+                yield
+                left = LOOKED_AT
+            left -= len(numbers)
+            for number in numbers:
+                add(partition=number, error_code=code) if code else add(partition=number)
+            if not subscribed and (there := group.offsets.there(name, numbers)):
+                removed.setdefault(name, []).extend(there)
 
 
 def _fault_of_fetch(group: Group, asked: OffsetFetchRequest.Group) -> ErrorCode | None:

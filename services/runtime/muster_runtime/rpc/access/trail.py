@@ -19,6 +19,8 @@ EVERY_S = 10.0
 """After a burst one is recorded so often, with how many were not; of all together:"""
 EVERY_S_OF_ALL = 0.1
 IDENTITIES_MAX = 1_024
+LISTED_MAX = 1_000
+"""Of what a call did in more places, that of the first ones is told, and their number."""
 _UNKNOWN = frozenset({"ERROR_CODE_COORDINATOR_NOT_AVAILABLE"})
 """Errors of calls that may be carried out all the same, after their answer."""
 
@@ -160,6 +162,10 @@ class Trail:
     @staticmethod
     def _log(action: str, who: str, what: Sequence[str], where: str, outcome: str, **more: Any) -> None:
         told = {name: value for name, value in more.items() if value}
+        if len(what) > LISTED_MAX:
+            what = [*what[:LISTED_MAX], f"… ({len(what):,})"]
+            if "errors" in told:
+                told["errors"] = {one: told["errors"][one] for one in what if one in told["errors"]}
         log.info(
             "audit", logger=LOGGER, action=action, who=who, what=what, where=where, outcome=outcome, **told
         )
