@@ -5,13 +5,14 @@ import logging
 import os
 import re
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import java_classes
+from kit import java_classes, leases
 from kit.machine import CORES, WAITING, ports_of
 from kit.quick import Quickness
 from kit.waiting import what_tasks_wait_for
@@ -165,6 +166,20 @@ def _servers_are_forked() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(child_process, "launch", forked_servers.launch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leases_last() -> Iterator[None]:
+    """Leases of servers that tests start do not lapse for a busy machine."""
+    with leases.lasting():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _leases_are_brief_where_a_test_says_so(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of the end of a lease, which have the marker `brief_lease`, do not wait long for it."""
+    with leases.lasting(0) if request.node.get_closest_marker("brief_lease") else nullcontext():
         yield
 
 

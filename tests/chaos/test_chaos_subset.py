@@ -4,6 +4,7 @@
 under faults is shown by `audit/test_audit_simulated.py`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,29 @@ from chaos.run import run
 
 pytestmark = pytest.mark.cluster
 
-GATE = ("4", "5", "12", "15", "A")
+GATE = ("4", "5", "12", "A")
+LEASE_ENDS = ("15",)
+"""Of the gate, what the leases do not outlast."""
 PATIENCE = 10
 """Far beyond any load (see `run`)."""
 
 
 @pytest.mark.timeout(900)
 async def test_a_short_part_of_chaos(tmp_path: Path) -> None:
+    await judged(tmp_path, GATE, Size(groups=6, members=4, processes=2), 100)
+
+
+@pytest.mark.brief_lease
+@pytest.mark.timeout(900)
+async def test_a_fault_that_lasts_longer_than_the_leases(tmp_path: Path) -> None:
+    await judged(tmp_path, LEASE_ENDS, Size(groups=3, members=3, processes=1), 10)
+
+
+async def judged(folder: Path, numbers: Sequence[str], size: Size, acknowledged: int) -> None:
+    """Runs scenarios, and fails unless they were good, under so many commits at least."""
     told: list[str] = []
-    scenarios = [SCENARIOS[number] for number in GATE]
-    size = Size(groups=6, members=4, processes=2)
-    result = await run(scenarios, tmp_path, size, told.append, patience=PATIENCE, audited=False)
+    scenarios = [SCENARIOS[number] for number in numbers]
+    result = await run(scenarios, folder, size, told.append, patience=PATIENCE, audited=False)
     assert result.good, "\n".join([*told, result.totals()])
-    assert len(result.verdicts) == len(GATE)
-    assert result.acknowledged > 100
+    assert len(result.verdicts) == len(numbers)
+    assert result.acknowledged > acknowledged

@@ -21,6 +21,7 @@ import grpc
 from conformance import traces_judge, traces_live
 from conformance.traces import BROKER, Answers, Script, Step
 from conformance.traces_judge import Circumstances, Verdict, VirtualPlayer
+from kit import leases
 from kit.clusters import server_cluster
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
@@ -30,7 +31,7 @@ SETTINGS = {
     "MUSTER_GROUP_MAX_SESSION_TIMEOUT_MS": str(BROKER.max_session_timeout_ms),
     "MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": str(BROKER.initial_rebalance_delay_ms),
     "MUSTER_GROUP_MAX_SIZE": str(BROKER.max_size),
-    **server_cluster.PATIENT,
+    **leases.LASTING,
 }
 """The recorded broker's settings, for the processes, and a lease that lasts longer than a script."""
 

@@ -23,6 +23,7 @@ from conformance.traces_incremental import (
     render,
     request_of,
 )
+from kit import leases
 from kit.clusters import server_cluster
 from muster_core import error_code
 from muster_core.config import GroupConfig
@@ -77,7 +78,7 @@ async def play_on_processes(folder: Path, chosen: Sequence[IncrementalScript]) -
         folder: for the cluster's data.
         chosen: the scripts.
     """
-    settings = {"MUSTER_GROUP_MAX_SIZE": str(MAX_SIZE), **server_cluster.PATIENT}
+    settings = {"MUSTER_GROUP_MAX_SIZE": str(MAX_SIZE), **leases.LASTING}
     async with (
         server_cluster.running(folder, coordinators=1, settings=settings) as cluster,
         muster.Cluster(cluster.servers) as client,

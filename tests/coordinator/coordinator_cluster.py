@@ -5,6 +5,7 @@ from itertools import count, islice
 from typing import Any
 
 from kit.callers_by_header import named_channel
+from kit.leases import lease_ms
 from kit.metadata.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until
 from muster_coordinator.coordinator import Coordinator
@@ -17,11 +18,9 @@ from muster_runtime.rpc.trust import Trust
 
 SHARDS = 4
 
-PATIENT_LEASE_MS = 10_000
-"""A lease that a starved machine does not lose, for tests that do not wait for its end."""
 
 BRIEF_LEASE_MS = 2_000
-"""A lease for tests that wait for its end: the default of the product."""
+"""The default of the product."""
 
 
 def group_of(shard: int, number: int = 0, shards: int = SHARDS) -> str:
@@ -173,9 +172,9 @@ class Coordinators:
 class MemoryCluster(Coordinators):
     """Coordinators on one or more instances of metadata in memory."""
 
-    def __init__(self, lease_ms: int = PATIENT_LEASE_MS) -> None:
+    def __init__(self) -> None:
         super().__init__([])
-        self.lease_ms = lease_ms
+        self.lease_ms = lease_ms(BRIEF_LEASE_MS)
         self.store = MemoryStore(SHARDS)
         self.instances: list[MemoryMetadata] = []
 
@@ -189,6 +188,23 @@ class MemoryCluster(Coordinators):
         await super().stop()
         for instance in self.instances:
             await instance.stop()
+
+
+async def kill(coordinator: Coordinator) -> None:
+    """Ends a coordinator as a kill does: its lease's stream breaks, and metadata knows at once.
+
+    `abort` says goodbye there, so that its successor waits for the end of the lease.
+    """
+    assert coordinator._parts is not None
+    lease: Any = coordinator._parts.lease
+
+    def broken_off() -> None:
+        stream, lease._stream = lease._stream, None
+        if stream is not None:
+            stream._channel.close()
+
+    lease._drop_stream = broken_off  # whichever stream it has by then: a late answer brings another one
+    await coordinator.abort()
 
 
 async def owns(coordinator: Coordinator, count: int) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from coordinator.coordinator_cluster import PATIENT_LEASE_MS, Coordinators
+from coordinator.coordinator_cluster import BRIEF_LEASE_MS, Coordinators
+from kit.leases import lease_ms
 from kit.metadata.metadata_instances import metadata_cluster
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.operator.initialise import initialise
@@ -44,7 +45,6 @@ class RealCluster(Coordinators):
     def __init__(
         self,
         folder: Path,
-        lease_ms: int = PATIENT_LEASE_MS,
         features: Iterable[str] = FEATURE_NAMES,
         *,
         nodes: int = 3,
@@ -52,7 +52,7 @@ class RealCluster(Coordinators):
     ) -> None:
         super().__init__([])
         self.features = features
-        self.lease_ms = lease_ms
+        self.lease_ms = lease_ms(BRIEF_LEASE_MS)
         self.nodes = RedisNodes(folder, nodes)
         self.instances = instances
         self.servers: list[MetadataServer] = []

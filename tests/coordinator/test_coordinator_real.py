@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from coordinator.coordinator_cluster import Caller, group_of, owns
+from coordinator.coordinator_cluster import Caller, group_of, kill, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
 from muster_coordinator.coordinator import Coordinator
@@ -76,7 +76,7 @@ async def test_a_group_lives_through_the_kill_of_its_owner(real: RealCluster) ->
     await owns(first, SHARDS)
     second = await real.add("b", settle_ms=NEVER_MS)
     members = {g: await stable(real.caller(first), g) for g in map(group, range(SHARDS))}
-    await first.abort()
+    await kill(first)
     caller = real.caller(second)
     for group_id, joined in members.items():
         await committed_again(caller, group_id, joined)

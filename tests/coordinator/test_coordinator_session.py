@@ -26,8 +26,8 @@ NEVER_MS = 3_600_000
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, lease_ms: int) -> AsyncIterator[RealCluster]:
-    cluster = RealCluster(tmp_path, lease_ms, nodes=1, instances=1)
+async def cluster(tmp_path: Path) -> AsyncIterator[RealCluster]:
+    cluster = RealCluster(tmp_path, nodes=1, instances=1)
     await cluster.start()
     yield cluster
     await cluster.stop()

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from coordinator.coordinator_cluster import owns
+from coordinator.coordinator_cluster import kill, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session
 from coordinator.stream_caller import StreamCaller
@@ -31,7 +31,7 @@ async def test_a_kill_of_the_coordinator_and_a_join_touch_only_what_moves(single
     await one.has(2)
     before = one.owned | two.owned
     one.stopped.clear()
-    await first.abort()
+    await kill(first)
     await owns(second, SHARDS)
     for member in (one, two):
         assert not (await member.resume(single.caller(second))).error_code

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from coordinator.coordinator_cluster import Caller, group_of, owns
+from coordinator.coordinator_cluster import Caller, group_of, kill, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
 from muster_coordinator.coordinator import Coordinator
@@ -154,7 +154,7 @@ async def with_snapshots(
             return await on_all(cluster, oldest) == [shard_log.newest.previous_upto] * 3
 
         await until(trimmed, "all nodes have trimmed their logs", 60)
-    await first.abort()
+    await kill(first)
     return before, upto
 
 
@@ -398,7 +398,7 @@ async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_res
     assert place in capsys.readouterr().out
     # Its Claim is acknowledged, and sooner or later the nodes know it.
     await until(lambda: claim_is_known(cluster), "the nodes know the Claim as acknowledged")
-    await second.abort()
+    await kill(second)
 
     # As docs/log.md says: the log from a backup, on all nodes, its end as acknowledged; the promise stays.
     async def restore(client: "Redis") -> None:
@@ -446,7 +446,7 @@ async def test_a_slow_upload_holds_up_no_call_and_leaves_no_gap(
     upto = await taken(first)
     assert upto.offset < end - EVERY // 2
     before = await picture(caller)
-    await first.abort()
+    await kill(first)
     second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
     await owns(second, SHARDS)
     assert await picture(cluster.caller(second)) == before

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import grpc
 import pytest
-from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
+from coordinator.coordinator_cluster import Caller, Coordinators, group_of, kill, owns
 from coordinator.incremental_caller import IncrementalCaller
 from coordinator.real_cluster import on_one_node
 from coordinator.session_client import Session, call, stable
@@ -151,7 +151,7 @@ async def test_groups_of_a_prefix_count_whoever_began_them_also_after_a_load(
     assert await commits(one, 2) + await commits(other, 2, begin=2) == [OK, OK, OK, EXHAUSTED]
     assert await other.commit("another", 1) == error_code.NONE
 
-    await coordinators.running[0].abort()
+    await kill(coordinators.running[0])
     one, other, _ = await serving(coordinators, "b", file=tmp_path / "quotas.toml")
 
     async def counted() -> bool:
@@ -181,7 +181,7 @@ async def test_a_loaded_group_counts_for_its_first_member(coordinators: Coordina
     assert await commits(one, 1, begin=2) == [OK]
     assert await commits(one, 1, begin=3) == [EXHAUSTED]
 
-    await coordinators.running[0].abort()
+    await kill(coordinators.running[0])
     one, _, nobody = await serving(coordinators, "b", total_groups=2)
 
     async def counted() -> bool:
@@ -265,7 +265,7 @@ async def test_calls_that_wait_for_a_load_count_when_that_is_over(
     """LIM-61, LIM-62: nobody knew when they came what there is, so nothing of them counted."""
     one, *_ = await serving(coordinators)
     assert await commits_in(one, group_of(0), 0, 1) == OK
-    await coordinators.running[0].abort()
+    await kill(coordinators.running[0])
     go_on, load = asyncio.Event(), Loader.load
 
     async def slow(loader: Loader, image: LogImage, *rest: Any) -> None:
@@ -344,7 +344,7 @@ async def test_members_and_partitions_of_a_prefix_count_also_after_a_load(
     assert await refused_at_both()
     assert not (await IncrementalCaller(other, "another").join()).error_code
 
-    await coordinators.running[0].abort()
+    await kill(coordinators.running[0])
     one, other, _ = await serving(coordinators, "b", file=file)
     await until(lambda: _has(one, "total_members", (2, 0)), "members that were loaded count")
     await until(lambda: _has(one, "total_partitions", (2, 0)), "partitions that were loaded count")

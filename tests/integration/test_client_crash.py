@@ -10,7 +10,7 @@ from typing import Any
 
 import muster
 import pytest
-from kit.clusters.server_cluster import PATIENT, running
+from kit.clusters.server_cluster import running
 from kit.forked import Program, started
 from kit.waiting import killed, until_equal
 from muster._config import DISCONNECT_GRACE_MS
@@ -54,7 +54,7 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
     tmp_path: Path, protocol: Any
 ) -> None:
     async with (
-        running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers,
+        running(tmp_path, redis_nodes=1, coordinators=1) as servers,
         muster.Cluster(servers.servers) as cluster,
     ):
         await cluster.ensure_topic(TOPIC, PARTITIONS)
@@ -98,7 +98,7 @@ muster.run(work, group="readers", topic="sites", partitions=12)
 
 async def test_workers_end_though_their_cluster_is_gone_for_good(tmp_path: Path) -> None:
     programs = ([str(EXAMPLES / "worker.py")], [str(EXAMPLES / "blocking_worker.py")], ["-c", READER])
-    async with running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers:
+    async with running(tmp_path, redis_nodes=1, coordinators=1) as servers:
         environment = {**os.environ, "MUSTER_SERVERS": servers.servers}
         workers = [await started([sys.executable, *program], environment) for program in programs]
         try:
@@ -125,7 +125,7 @@ async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(
     tmp_path: Path, protocol: Any
 ) -> None:
     async with (
-        running(tmp_path, redis_nodes=1, coordinators=1, settings=PATIENT) as servers,
+        running(tmp_path, redis_nodes=1, coordinators=1) as servers,
         muster.Cluster(servers.servers) as cluster,
         muster.Member(cluster, group_id=GROUP, topics=TOPIC, protocol=protocol) as member,
     ):

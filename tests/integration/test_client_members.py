@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import muster
 import pytest
-from coordinator.coordinator_cluster import owns
+from coordinator.coordinator_cluster import kill, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until
 from muster import MemberState, TopicPartition
@@ -173,6 +173,7 @@ async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> N
     long = {"session_timeout_ms": 120_000, "rebalance_timeout_ms": 120_000, "disconnect_grace_ms": 0}
     one, two = await running.add(**long), await running.add(**long)
     await until(running.shared(one, two))
+    await until(lambda: {(0, "assigned"), (1, "assigned")} <= set(running.told), "their callbacks ran")
     before = running.told.copy()
     generation, tokens = two.generation, {p: one.token(p) for p in one.partitions}
     mine = one.partitions[0]
@@ -181,7 +182,7 @@ async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> N
     spare = await running.cluster.add("b")
     running.cluster.running.remove(owner)
     committing = asyncio.create_task(one.commit({mine: 42}))
-    await owner.abort()
+    await kill(owner)
     await asyncio.wait_for(committing, 30)
     await owns(spare, SHARDS)
     await asyncio.wait_for(two.commit({two.partitions[0]: 7}), 30)

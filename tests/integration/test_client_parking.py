@@ -10,7 +10,7 @@ from pathlib import Path
 import muster
 import pytest
 from kit import forked
-from kit.clusters.server_cluster import PATIENT, find, running
+from kit.clusters.server_cluster import find, running
 from kit.waiting import killed, until, until_equal
 from muster import TopicPartition
 
@@ -90,7 +90,7 @@ async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_rele
     tmp_path: Path, protocol: str
 ) -> None:
     async with (
-        running(tmp_path, redis_nodes=1, coordinators=2, settings=PATIENT) as servers,
+        running(tmp_path, redis_nodes=1, coordinators=2) as servers,
         muster.Cluster(servers.servers) as cluster,
     ):
 

@@ -143,6 +143,7 @@ async def test_a_stopped_coordinator_hands_over_without_a_rebalance(cluster: Dev
     assert verify(cluster.redis_url).clean
 
 
+@pytest.mark.brief_lease
 async def test_a_silent_coordinator_is_replaced_and_stays_out_when_it_wakes(cluster: DevCluster) -> None:
     async with fleet_on(cluster) as fleet:
         await fleet.commit_all()
@@ -211,6 +212,7 @@ async def repaired(cluster: DevCluster) -> None:
     await until_equal(missing, [], "nodes that are not repaired")
 
 
+@pytest.mark.brief_lease
 async def test_all_redis_nodes_stopped_and_continued(cluster: DevCluster) -> None:
     """Nothing is acknowledged meanwhile; afterwards everything goes on by itself, without a rebalance."""
     assert cluster.nodes is not None

@@ -37,7 +37,6 @@ async def forged(address: str) -> list[int]:
         ]
 
 
-@pytest.mark.brief_lease
 async def test_a_member_is_known_by_its_secret_after_its_coordinator_was_killed(tmp_path: Path) -> None:
     async with (
         running(tmp_path, redis_nodes=1) as servers,

@@ -23,7 +23,7 @@ from kit.logs.catalog_log import (
     removal,
     snapshots_on,
 )  # fmt: skip
-from kit.metadata.metadata_instances import FAST, Instance, MetadataCluster, metadata_cluster
+from kit.metadata.metadata_instances import FAST, Instance, MetadataCluster, fast, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.position import GENESIS, Position
@@ -258,7 +258,7 @@ async def test_without_the_newest_snapshot_the_one_before_is_read_and_without_bo
         assert "snapshot_unusable" in {line["event"] for line in logs}
         await lose(cluster, older)
         assert "L9" in verify(cluster.nodes.url).broken
-        settings = load(MetadataSettings, redis_url=cluster.nodes.url, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=cluster.nodes.url, listen="127.0.0.1:0", **fast())
         refused = MetadataServer(settings)
         try:
             with capture_logs() as logs:

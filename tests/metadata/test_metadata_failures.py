@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from kit.metadata.metadata_instances import (
-    FAST,
     ContainerNodes,
     Instance,
     MetadataCluster,
     Writer,
     docker_problem,
+    fast,
     metadata_cluster,
     records,
 )  # fmt: skip
@@ -480,7 +480,7 @@ async def misled(cluster: MetadataCluster, folder: Path) -> AsyncIterator[Instan
     await other.start()
     one, two, _ = cluster.nodes.url.removeprefix("redis://").split(",")
     urls = f"redis://{one},{two},{other.url.removeprefix('redis://')}"
-    settings = load(MetadataSettings, redis_url=urls, listen="127.0.0.1:0", **FAST)
+    settings = load(MetadataSettings, redis_url=urls, listen="127.0.0.1:0", **fast())
     instance = await Instance(MetadataServer(settings)).start()
     try:
         yield instance

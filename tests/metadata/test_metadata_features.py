@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kit.metadata.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_cluster
+from kit.metadata.metadata_instances import PATIENCE_S, WATCH, Instance, fast, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.cluster.leases import LeaseRow
@@ -243,7 +243,7 @@ async def test_a_node_that_lost_its_data_is_sealed_again(tmp_path: Path) -> None
 async def test_nobody_is_served_before_the_catalog_was_read(tmp_path: Path) -> None:
     """Who lacks a feature gets no lease from an instance that does not know yet what is enabled."""
     async with metadata_cluster(tmp_path, 1) as cluster:
-        settings = load(MetadataSettings, redis_url=cluster.nodes.url, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=cluster.nodes.url, listen="127.0.0.1:0", **fast())
         server = MetadataServer(settings)
         server.metadata._monitor._on_catalog = lambda _: None
         port = await server.start()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata.metadata_instances import FAST, Instance, Writer, metadata_cluster
+from kit.metadata.metadata_instances import Instance, Writer, fast, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.nodes import durability
@@ -54,7 +54,7 @@ async def test_interrupted_initialise_goes_on(tmp_path: Path) -> None:
         await client.aclose()
         again = await initialise(nodes.url, 2)
         assert (again.cluster_id, again.made) == (first.cluster_id, (3,))
-        settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **fast())
         instance = await Instance(MetadataServer(settings)).start()
         assert (
             tuple((await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())).enabled)
@@ -71,7 +71,7 @@ async def test_features_whose_enabling_was_interrupted_are_enabled_when_it_is_ru
     """And in no cluster that somebody has used, who may want to go back to an older version."""
     nodes = RedisNodes(tmp_path, 3)
     await nodes.start()
-    settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
+    settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **fast())
 
     async def enabled() -> tuple[str, ...]:
         instance = await Instance(MetadataServer(settings)).start()
@@ -110,7 +110,7 @@ async def test_initialise_that_was_interrupted_by_a_restart_of_the_nodes_goes_on
         first = await initialise(nodes.url, 2, features=FEATURE_NAMES[:1])
         await restarted(*range(count))
         assert (await initialise(nodes.url, 2)).cluster_id == first.cluster_id
-        settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **fast())
         instance = await Instance(MetadataServer(settings)).start()
         assert (
             tuple((await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())).enabled)
@@ -176,7 +176,7 @@ async def test_new_cluster_needs_all_of_its_nodes(tmp_path: Path) -> None:
 async def test_server_waits_for_a_cluster_that_is_not_made_yet(tmp_path: Path) -> None:
     nodes = RedisNodes(tmp_path, 1)
     await nodes.start()
-    server = MetadataServer(load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST))
+    server = MetadataServer(load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **fast()))
     try:
         await server.start()
         await until(lambda: "never initialised" in server.metadata.problem, "it says what is missing")
@@ -191,7 +191,7 @@ async def test_server_waits_for_a_cluster_that_is_not_made_yet(tmp_path: Path) -
 async def test_part_of_the_nodes_is_no_log(tmp_path: Path) -> None:
     nodes = RedisNodes(tmp_path, 3)
     await nodes.start()
-    part = MetadataServer(load(MetadataSettings, redis_url=nodes[0].url, listen="127.0.0.1:0", **FAST))
+    part = MetadataServer(load(MetadataSettings, redis_url=nodes[0].url, listen="127.0.0.1:0", **fast()))
     try:
         await initialise(nodes.url, 2)
         await part.start()

@@ -13,7 +13,16 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from kit.metadata.metadata_instances import FAST, WATCH, Instance, MetadataCluster, Writer, metadata_cluster
+from kit.leases import LASTING_MS
+from kit.metadata.metadata_instances import (
+    BRIEF_LEASE_MS,
+    FAST,
+    WATCH,
+    Instance,
+    MetadataCluster,
+    Writer,
+    metadata_cluster,
+)
 from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
@@ -335,7 +344,7 @@ async def test_leases_are_renewed_while_the_nodes_are_out_of_memory(cluster: Met
     for _ in range(20):
         assert (await holder.renew()).renewed
         assert watcher.state("c-1") == LIVE
-        await asyncio.sleep(2 * FAST["lease_ms"] / 1000 / 20)
+        await asyncio.sleep(FAST["poll_ms"] / 1000)
     for index in range(len(cluster.nodes)):
         async with cluster.client(index) as client:
             rows = await cast("Any", client.hgetall(keys.LEASES))
@@ -351,7 +360,7 @@ async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> No
     assert response.renewed
     assert not response.superseded
     await until_equal(lambda: told_states(watchers), [LIVE, LIVE], "the coordinator is seen")
-    assert [watcher.messages[-1].lease_ms for watcher in watchers] == [1_000, 1_000]
+    assert [watcher.messages[-1].lease_ms for watcher in watchers] == [LASTING_MS, LASTING_MS]
     response = await holder.renew(state=discovery_pb2.COORDINATOR_STATE_DRAINING)
     await until_equal(lambda: told_states(watchers), [DRAINING, DRAINING], "draining is seen")
     assert (await holder.renew(release=True)).renewed
@@ -422,6 +431,7 @@ async def test_a_renewal_behind_one_that_no_majority_got_goes_past_it(tmp_path: 
         holder.close()
 
 
+@pytest.mark.brief_lease
 async def test_silent_coordinator_dies_and_lives_again(cluster: MetadataCluster) -> None:
     holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
     await holder.renew()
@@ -563,6 +573,7 @@ async def test_who_lost_its_stream_does_not_take_the_lease_back_from_a_later_pro
         holder.close()
 
 
+@pytest.mark.brief_lease
 async def test_a_node_that_was_away_kills_no_later_process_of_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,7 +594,7 @@ async def test_a_node_that_was_away_kills_no_later_process_of_a_name(
         seen = len(watcher.messages)
         await cluster.nodes[2].start()
         await until(lambda: watcher.messages[-1].cluster.log_nodes[2].available, "the node is back")
-        await asyncio.sleep(2 * FAST["lease_ms"] / 1000)
+        await asyncio.sleep(2 * BRIEF_LEASE_MS / 1000)
         told = [message.cluster.coordinators for message in watcher.messages[seen:]]
         assert all([node.state for node in nodes] == [LIVE] for nodes in told)
         keeping.cancel()
@@ -592,6 +603,7 @@ async def test_a_node_that_was_away_kills_no_later_process_of_a_name(
         after.close()
 
 
+@pytest.mark.brief_lease
 async def test_outage_of_the_log_costs_nobody_the_lease(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
@@ -625,6 +637,7 @@ async def test_outage_of_the_log_costs_nobody_the_lease(tmp_path: Path) -> None:
         holder.close()
 
 
+@pytest.mark.brief_lease
 async def test_a_watch_ends_with_the_majority_behind_it(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         holder, stub = Holder(cluster[0], "c-1"), cluster[0].stub

@@ -17,6 +17,7 @@ from kit.metadata.metadata_instances import (
     Instance,
     MetadataCluster,
     Writer,
+    fast,
     metadata_cluster,
     records,
 )  # fmt: skip
@@ -267,7 +268,7 @@ async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(
         assert "MUSTER_METADATA_REDIS_URL" in stale.metadata.problem
         assert not stale.metadata.ready.is_set()
         await stale.stop(0)
-        settings = load(MetadataSettings, redis_url=running.url, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=running.url, listen="127.0.0.1:0", **fast())
         instance = await Instance(MetadataServer(settings)).start()
         await running.nodes[1].kill()
         again = Writer(0, "c-2")
@@ -305,7 +306,7 @@ async def test_what_a_writer_left_unacknowledged_is_acknowledged_by_an_instance(
         await running.replace(0, await running.empty_node())
         await old.kill()
         assert set(verify(running.url).broken) == {"C3"}
-        settings = load(MetadataSettings, redis_url=running.url, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=running.url, listen="127.0.0.1:0", **fast())
         instance = await Instance(MetadataServer(settings)).start()
         await until(lambda: verify(running.url).clean, "the decision is acknowledged")
         await instance.stop()
@@ -461,7 +462,7 @@ async def test_empty_server_at_another_address_is_not_filled(tmp_path: Path) -> 
         await writer.append(running.cluster[0], b"w:1")
         new = await running.empty_node()
         changed = f"redis://{place(running.nodes[0])},{place(running.nodes[1])},{place(new)}"
-        settings = load(MetadataSettings, redis_url=changed, listen="127.0.0.1:0", **FAST)
+        settings = load(MetadataSettings, redis_url=changed, listen="127.0.0.1:0", **fast())
         instance = await Instance(MetadataServer(settings)).start()
         again = Writer(0, "c-2")
         await again.own(instance)

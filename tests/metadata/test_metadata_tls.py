@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from kit.metadata.metadata_instances import (
     CONTAINER_IMAGE,
-    FAST,
     ContainerNode,
     ContainerNodes,
     MetadataCluster,
     Writer,
     docker_problem,
+    fast,
     metadata_cluster,
     records,
 )  # fmt: skip
@@ -205,7 +205,7 @@ async def test_what_a_server_does_not_accept_is_said(
         await initialise(tls_url(nodes.folder, **settings), 4, connect_timeout_ms=10_000)
     assert nodes.password not in str(refused.value)
     plain = f"redis://muster:{nodes.password}@{split_urls(nodes.url)[0].rpartition('@')[2].partition('?')[0]}"
-    server = MetadataServer(load(MetadataSettings, redis_url=plain, listen="127.0.0.1:0", **FAST))
+    server = MetadataServer(load(MetadataSettings, redis_url=plain, listen="127.0.0.1:0", **fast()))
     await server.start()
     await until(lambda: server.metadata.quorum.nodes[0].tables.problem != NOT_REACHED_YET, "tried")
     assert not server.metadata.ready.is_set()

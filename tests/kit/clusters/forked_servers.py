@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from kit import leases
 from kit.clusters.linked_cluster import INSIDE
 from kit.forked import different_at_start, fork, is_version, program_of
 from muster_server import child_process
@@ -18,7 +19,11 @@ _START = child_process.launch
 def launch(
     arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], cwd: Path | None
 ) -> child_process.Launched:
-    """As `muster_server.child_process.launch`, which starts what cannot be forked."""
+    """As `muster_server.child_process.launch`, which starts what cannot be forked.
+
+    Unless the environment has one, the lease is as `kit.leases` says.
+    """
+    environment = {**leases.variables(), **environment}
     program = program_of(arguments)
     different = different_at_start(environment)
     other = different == {"PYTHONPATH"} and is_version(environment.get("PYTHONPATH", ""))

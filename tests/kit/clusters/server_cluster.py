@@ -14,10 +14,6 @@ FAST_GROUPS = {
     "MUSTER_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
 }
 """Settings under which groups are quick to form and members quick to expire."""
-PATIENT = {"MUSTER_METADATA_LEASE_MS": "20000"}
-"""A lease that lasts on a busy machine, for tests that kill a worker and wait for its grace: after a lapse
-everybody has a whole session (OWN-12); and for those that take no "try again" for an answer. A coordinator
-that is killed is replaced at once all the same."""
 
 
 @asynccontextmanager

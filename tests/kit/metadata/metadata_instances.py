@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
+from kit.leases import lease_ms
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
@@ -352,13 +353,18 @@ class MetadataCluster:
 
 
 FAST: dict[str, Any] = {
-    "lease_ms": 1_000,
     "poll_ms": 50,
-    "renew_timeout_ms": 200,
     "step_timeout_ms": 500,
     "claim_timeout_ms": 4_000,
     "rebuild_delay_ms": 1_000,
 }
+BRIEF_LEASE_MS = 1_000
+
+
+def fast() -> dict[str, Any]:
+    """Settings of an instance that is quick, with the lease that the test has; a renewal may take as long."""
+    lease = lease_ms(BRIEF_LEASE_MS)
+    return FAST | {"lease_ms": lease, "renew_timeout_ms": min(lease // 5, 2_000)}
 
 
 @asynccontextmanager
@@ -378,7 +384,7 @@ async def metadata_cluster(
     """
     running = RedisNodes(folder, node_count, fsync) if nodes is None else nodes
     await running.start()
-    cluster = MetadataCluster(running, FAST | settings)
+    cluster = MetadataCluster(running, fast() | settings)
     try:
         await initialise(running.url, shards, features=features)
         for _ in range(instances):

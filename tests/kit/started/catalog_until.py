@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from kit.logs.catalog_log import creation, growth
-from kit.metadata.metadata_instances import FAST
+from kit.metadata.metadata_instances import fast
 from kit.started.replace_until import kill_after
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -20,7 +20,7 @@ from muster_runtime.settings import load
 
 async def main(urls: str, records: int) -> None:
     settings = load(
-        MetadataSettings, redis_url=urls, listen="127.0.0.1:0", catalog_snapshot_records=records, **FAST
+        MetadataSettings, redis_url=urls, listen="127.0.0.1:0", catalog_snapshot_records=records, **fast()
     )
     server = MetadataServer(settings)
     await server.start()
