@@ -7,6 +7,7 @@ error codes, kinds of causes and what their sentences have in common.
 The rooms, each of which uses only those above it:
 
 * `waiting`: the purgatory and its timing wheel;
+* `incremental`: an incremental group and what is decided about it (KIP-848);
 * `state`: groups, members and what they store;
 * `log`: records and what they do to that state, live and in a replay; snapshots;
 * `protocol`: what calls and time do to groups;
