@@ -5,7 +5,6 @@ on `partitions` must be empty, and `on_partitions_lost` must come without a wait
 """
 
 import asyncio
-import time
 from typing import Any
 
 import muster
@@ -13,24 +12,22 @@ from client.client_scripted import ScriptedCluster
 from client.client_streams import StreamingCoordinator
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster import _clock
-from muster._clock import boot_ms
+from muster._clock import Time, boot_ms, replaced
 
 SLEPT_MS = 60_000
 SOON_MS = 2_000
 
 
-class _Sleeper:
-    """`time` of a machine that has been asleep for `slept_ms`."""
+class _Sleeper(Time):
+    """The time of a machine that has been asleep for `slept_ms`."""
 
     slept_ms = 0
 
-    @classmethod
-    def clock_gettime_ns(cls, clock: int) -> int:
-        return time.clock_gettime_ns(clock) + cls.slept_ms * 1_000_000
+    def boot_ms(self) -> int:
+        return super().boot_ms() + self.slept_ms
 
 
-async def _one(**settings: Any) -> None:
+async def _one(sleeper: _Sleeper, **settings: Any) -> None:
     cluster = ScriptedCluster([StreamingCoordinator("a")])
     await cluster.start()
     lost = asyncio.Event()
@@ -41,7 +38,7 @@ async def _one(**settings: Any) -> None:
     await member.start()
     await until(lambda: bool(member.partitions), "the member owns something")
     await cluster.stop()
-    _Sleeper.slept_ms += SLEPT_MS
+    sleeper.slept_ms += SLEPT_MS
     woke_ms = boot_ms()
     if member.partitions:
         raise Broken(f"{settings}: woke up after {SLEPT_MS} ms and owns {len(member.partitions)} partitions")
@@ -54,9 +51,10 @@ async def _one(**settings: Any) -> None:
 
 async def main() -> None:
     """A member with a grace, and one with a session."""
-    vars(_clock)["time"] = _Sleeper
-    await _one()
-    await _one(group_instance_id="i-1", session_timeout_ms=20_000)
+    sleeper = _Sleeper()
+    with replaced(sleeper):
+        await _one(sleeper)
+        await _one(sleeper, group_instance_id="i-1", session_timeout_ms=20_000)
 
 
 if __name__ == "__main__":
