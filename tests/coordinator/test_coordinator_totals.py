@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -112,18 +113,15 @@ async def test_what_is_deleted_leaves_room_and_what_never_was_takes_none(coordin
         coordinator_pb2.DeleteGroupsRequest(group_ids=[group_of(0), group_of(1)]), timeout=60
     )
 
-    async def has_room() -> bool:
-        return await commits(one, 1, begin=2) == [OK]
+    async def has(groups: int) -> bool:
+        return (await shown(one))["one"][0] == groups
 
-    await until(has_room, "room after groups were deleted")
+    await until(partial(has, 0), "room after groups were deleted")
+    assert await commits(one, 1, begin=2) == [OK]
     refused = commit(group_of(3), 1)
     refused.topics[0].partitions[0].metadata = "m" * 5_000  # more than may be: nothing is made
     await one.stub.OffsetCommit(refused, timeout=60)
-
-    async def counted() -> bool:
-        return (await shown(one))["one"][0] == 1
-
-    await until(counted, "nothing counts that never was")
+    await until(partial(has, 1), "nothing counts that never was")
 
 
 async def test_a_group_that_is_made_again_at_once_still_counts(coordinators: Coordinators) -> None:
