@@ -30,7 +30,9 @@ from muster_core.waiting.purgatory import Purgatory
 from muster_core.waiting.timing_wheel import Timer
 
 _PAUSE_MS = 4
+"""Between two turns of a call that takes long: others need several turns of the loop for a call of theirs."""
 _TROUBLED_WAIT_MS = 1_000
+"""For how long calls wait for a log that takes nothing."""
 
 LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
 _CLOCK_STEP_MS = 50
