@@ -32,7 +32,10 @@ _TURN_S = 0.002
 needs several turns, and waits in each for as long."""
 
 _LONG_S = 0.000_5
-"""Of what takes longer, the loop has as much time to itself before the next is carried out."""
+"""Of what takes longer, the loop has as much time to itself before the next large one is carried out."""
+
+_LARGE_BYTES = 8 << 10
+"""Appends from here on may be such; smaller ones are commits and decisions, whose callers wait."""
 
 
 class TooLarge(ValueError):
@@ -303,8 +306,8 @@ class ShardLog:
         """Passes on what was stored, in several turns of the loop if it takes long (LIM-19).
 
         A call of another shard needs a dozen turns of the loop: with a part of a large removal in each, it
-        would take a dozen parts longer. So half of the time is for others; not where many small appends are
-        passed on, as under load, which would wait for nothing but each other.
+        would take a dozen parts longer. So half of the time is for others; not where small appends are passed
+        on, as under load, which would wait for nothing but each other.
 
         Args:
             place: position of the first record.
@@ -325,7 +328,8 @@ class ShardLog:
                 long_s += took_s
             before_s = now_s
             if self._sent and now_s > ends_s:
-                loop.call_later(min(long_s, 2 * _TURN_S), self._guarded, self._carry_out, place)
+                rest_s = min(long_s, 2 * _TURN_S) if self._sent[0].size_bytes >= _LARGE_BYTES else 0
+                loop.call_later(rest_s, self._guarded, self._carry_out, place)
                 return
         barriers, self._barriers_of_step = self._barriers_of_step, []
         for barrier in barriers:
