@@ -181,7 +181,10 @@ async def test_a_replacement_that_was_decided_is_known_when_its_record_was_trimm
             places = [place_of(node) for node in (cluster.nodes[1], cluster.nodes[2], one, two)]
 
             def replacement(old: str, new: str) -> Replacement:
-                return Replacement(cluster.nodes.url, old, new, step_timeout_ms=500, rebuild_delay_ms=1_000)
+                return Replacement(
+                    cluster.nodes.url, old, new,
+                    step_timeout_ms=FAST["step_timeout_ms"], rebuild_delay_ms=FAST["rebuild_delay_ms"],
+                )  # fmt: skip
 
             async with replacement(places[1], places[2]) as first:
                 plan = await first.plan()

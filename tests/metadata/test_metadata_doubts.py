@@ -69,7 +69,7 @@ async def test_an_acknowledged_record_outlives_a_node_that_comes_back_with_its_o
 
     With `later` an instance hears of it that never saw node 3 without its file.
     """
-    async with metadata_cluster(tmp_path, 3, instances=2, claim_timeout_ms=1_000) as cluster:
+    async with metadata_cluster(tmp_path, 3, instances=2, claim_timeout_ms=4_000) as cluster:
         writer = await level_writer(cluster)
         run = await run_of(cluster, 2)
         await without_file(cluster, 2)

@@ -34,7 +34,7 @@ from redis.asyncio import Redis
 
 pytestmark = pytest.mark.cluster
 
-STEP_TIMEOUT_MS, REBUILD_DELAY_MS = 500, 1_000
+STEP_TIMEOUT_MS, REBUILD_DELAY_MS = FAST["step_timeout_ms"], FAST["rebuild_delay_ms"]
 PATIENT = FAST | {"step_timeout_ms": 20_000, "claim_timeout_ms": 40_000, "rebuild_delay_ms": 40_000}
 EVERY_STEP = range(1, 20)
 """With `EVERY_STEP=1`: after each write that a node confirms, until there are no more."""

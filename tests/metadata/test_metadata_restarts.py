@@ -115,7 +115,7 @@ async def test_a_record_that_one_node_forgot_is_not_lost(
 ) -> None:
     """Nodes 2 and 3 acknowledged it, node 3 forgot it, and only nodes 1 and 3 are heard at first."""
     async with metadata_cluster(
-        tmp_path, 3, instances=2, fsync="everysec", claim_timeout_ms=1_000
+        tmp_path, 3, instances=2, fsync="everysec", claim_timeout_ms=4_000
     ) as cluster:
         writer = await claimed(cluster, b"w:1")
         before = written_bytes(cluster.nodes[2])

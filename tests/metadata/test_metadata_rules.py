@@ -43,10 +43,9 @@ def promised_late(prepare: Callable[..., Answer], *arguments: Any, **options: An
 @pytest.mark.parametrize("count", [1, 2])
 async def test_one_node_of_three_neither_renews_nor_judges(tmp_path: Path, count: int) -> None:
     """With one node away all goes on; with two nothing is renewed, and nobody is dead for that."""
-    lease_ms = 2_000
-    times: dict[str, Any] = {"lease_ms": lease_ms, "renew_timeout_ms": 900}
-    # A node that a busy machine keeps waiting is not away.
-    times |= {"step_timeout_ms": 2_000, "claim_timeout_ms": 8_000, "rebuild_delay_ms": 4_000}
+    # Where it is to be renewed each time, a busy machine has long for it.
+    lease_ms = 6_000 if count == 1 else 2_000
+    times: dict[str, Any] = {"lease_ms": lease_ms, "renew_timeout_ms": lease_ms // 2 - 100}
     async with metadata_cluster(tmp_path, 3, instances=2, **times) as cluster:
         holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
         await holder.renew()
@@ -58,14 +57,11 @@ async def test_one_node_of_three_neither_renews_nor_judges(tmp_path: Path, count
             "the nodes are away",
         )
         keeping = asyncio.get_running_loop().time() + 2.5 * lease_ms / 1000
-        renewed = []
         while asyncio.get_running_loop().time() < keeping:
             if count == 1:
-                renewed.append((await holder.renew()).renewed)
+                assert (await holder.renew()).renewed
             await asyncio.sleep(FAST["poll_ms"] / 1000)
-        if count == 1:  # on a busy machine one takes too long, and a lease outlives that
-            assert renewed.count(True) > renewed.count(False)
-        else:
+        if count == 2:
             assert not (await holder.renew()).renewed
         seen = {node.state for m in watcher.messages for node in m.cluster.coordinators}
         assert DEAD not in seen

@@ -354,10 +354,12 @@ class MetadataCluster:
 
 FAST: dict[str, Any] = {
     "poll_ms": 50,
-    "step_timeout_ms": 500,
-    "claim_timeout_ms": 4_000,
-    "rebuild_delay_ms": 1_000,
+    "step_timeout_ms": 2_000,
+    "claim_timeout_ms": 8_000,
+    "change_timeout_ms": 20_000,
+    "rebuild_delay_ms": 4_000,
 }
+"""Quick where nothing is away; a node that a busy machine keeps waiting is not."""
 BRIEF_LEASE_MS = 1_000
 
 
