@@ -15,9 +15,10 @@ from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
 from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
 from muster_core.features import NO_FEATURES, Feature
-from muster_core.log.application import Application, group_of
+from muster_core.log.application import Application
 from muster_core.position import Position
 from muster_core.protocol.bounds import Bounds
+from muster_core.protocol.open_append import OpenAppend, nothing_follows
 from muster_core.protocol.responses import Owner, refusal, text_of
 from muster_core.protocol.room import ALONE, Limit, Room
 from muster_core.record_bounds import APPEND_MAX_BYTES, in_appends
@@ -27,7 +28,7 @@ from muster_core.state.holdings import Holdings
 from muster_core.state.members.member import Member
 from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
-from muster_core.waiting.timing_wheel import Timer
+from muster_core.waiting.timing_wheel import CallbackTimer
 
 _PAUSE_MS = 4
 """Between two turns of a call that takes long: others need several turns of the loop for a call of theirs."""
@@ -126,7 +127,7 @@ class ShardContext:
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
         self.leaving: dict[str, Mapping[str, Container[int]]] = {}
-        self._appends: dict[int, _OpenAppend] = {}
+        self._appends: dict[int, OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
 
@@ -209,18 +210,36 @@ class ShardContext:
             *first, last = in_appends(last, step_bytes)
             follows = begun or nothing_follows
             for part in first:
-                self._send(_OpenAppend(self, part, follows, None, (), None), joined=begun is not None)
+                self._send(OpenAppend(part, follows, self._lose_patience), joined=begun is not None)
                 follows = nothing_follows
         if holds is not None:
             holds.in_flight = True
-        self._send(_OpenAppend(self, last, done, holds, tuple(calls), overdue))
+        self._send(OpenAppend(last, done, self._lose_patience, holds, tuple(calls), overdue))
 
-    def _send(self, append: "_OpenAppend", *, joined: bool = False) -> None:
+    def _send(self, append: OpenAppend, *, joined: bool = False) -> None:
         self._last_append_id += 1
         self._appends[self._last_append_id] = append
         self.holdings.bytes += append.bytes
         self.effects.appends.append(Append(self._last_append_id, append.records, joined))
-        self.purgatory.wheel.arm(append, append.patience_ends_ms())
+        self.purgatory.wheel.arm(append, self._patience_ends_ms())
+
+    def _patience_ends_ms(self) -> int:
+        """Until when calls that come now wait for the log, boot time; not for long where it takes nothing."""
+        wait_ms = self.config.append_timeout_ms
+        if self.room.log_trouble():
+            wait_ms = min(wait_ms, _TROUBLED_WAIT_MS)
+        return self.now.boot_ms + wait_ms
+
+    def _lose_patience(self, append: OpenAppend) -> None:
+        """Refuses what waits; the records may still land, then their effects are carried out."""
+        for call_id in append.calls:
+            self.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, self.log_slow)
+        if append.overdue is not None:
+            append.overdue()
+        if append.holds is not None:
+            self.refuse_line(append.holds)
+        # calls that come now, in line or as retries, must not wait for ever either
+        self.purgatory.wheel.arm(append, self._patience_ends_ms())
 
     def on_their_way(self) -> Iterator[records_pb2.Record]:
         """The records that were sent to the log and are not acknowledged yet, in order."""
@@ -352,10 +371,10 @@ class ShardContext:
         Of a call that has ended meanwhile nothing more is done.
         """
         group.in_turns = True
-        pause = _Pause(self, group, call.call_id, step)
+        pause = CallbackTimer(group.group_id, partial(self._go_on, group, call.call_id, step))
         self.purgatory.wheel.arm(pause, self.now.boot_ms + _PAUSE_MS)
 
-    def go_on(self, group: Group, call_id: int, step: Callable[[], None]) -> None:
+    def _go_on(self, group: Group, call_id: int, step: Callable[[], None]) -> None:
         """The pause of a call is over."""
         group.in_turns = False
         if call_id in self.calls:
@@ -474,79 +493,6 @@ class ShardContext:
         if member.sync_call is not None:
             self.refuse(member.sync_call, error_code.UNKNOWN_MEMBER_ID, _REMOVED)
             member.sync_call = None
-
-
-class _Pause(Timer):
-    """Between two turns of a call that takes long."""
-
-    __slots__ = ("_call_id", "_context", "_group", "_step")
-
-    def __init__(self, context: ShardContext, group: Group, call_id: int, step: Callable[[], None]) -> None:
-        super().__init__()
-        self._context = context
-        self._group = group
-        self._call_id = call_id
-        self._step = step
-
-    @property
-    def group_id(self) -> str:
-        """The group that the call is about."""
-        return self._group.group_id
-
-    def fire(self) -> None:
-        """Goes on."""
-        self._context.go_on(self._group, self._call_id, self._step)
-
-
-class _OpenAppend(Timer):
-    """Records on their way to the log, and what waits for them; its deadline is the callers' patience."""
-
-    __slots__ = ("_calls", "_context", "_overdue", "bytes", "done", "holds", "records")
-
-    def __init__(
-        self,
-        context: ShardContext,
-        records: tuple[records_pb2.Record, ...],
-        done: Callable[[], None],
-        holds: Group | None,
-        calls: tuple[int, ...],
-        overdue: Callable[[], None] | None,
-    ) -> None:
-        super().__init__()
-        self._context = context
-        self.records = records
-        self.bytes = records[0].ByteSize() if len(records) == 1 else sum([one.ByteSize() for one in records])
-        self.done = done
-        self.holds = holds
-        self._calls = calls
-        self._overdue = overdue
-
-    @property
-    def group_id(self) -> str:
-        """The group that the records are about."""
-        return group_of(self.records[0])
-
-    def patience_ends_ms(self) -> int:
-        """Until when calls that come now wait for it, boot time; not for long where the log takes nothing."""
-        wait_ms = self._context.config.append_timeout_ms
-        if self._context.room.log_trouble():
-            wait_ms = min(wait_ms, _TROUBLED_WAIT_MS)
-        return self._context.now.boot_ms + wait_ms
-
-    def fire(self) -> None:
-        """Refuses what waits; the records may still land, then their effects are carried out."""
-        for call_id in self._calls:
-            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._context.log_slow)
-        if self._overdue is not None:
-            self._overdue()
-        if self.holds is not None:
-            self._context.refuse_line(self.holds)
-        # calls that come now, in line or as retries, must not wait for ever either
-        self._context.purgatory.wheel.arm(self, self.patience_ends_ms())
-
-
-def nothing_follows() -> None:
-    """Follows an append whose records are all that is wanted: nobody waits for it."""
 
 
 def _not_routed(call: Request) -> None:

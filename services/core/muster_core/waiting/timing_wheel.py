@@ -8,6 +8,7 @@ jump from one to the next, so an idle wheel costs nothing.
 
 import heapq
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 _BITS_PER_LEVEL = 6
 _LEVELS = 8  # 8,900 years
@@ -40,6 +41,31 @@ class Timer(ABC):
     @abstractmethod
     def fire(self) -> None:
         """Runs when the deadline has come; the timer is not armed any more then."""
+
+
+class CallbackTimer(Timer):
+    """Calls a function.
+
+    Args:
+        group_id: the group that is blamed where that raises.
+        callback: what is called.
+    """
+
+    __slots__ = ("_callback", "_group_id")
+
+    def __init__(self, group_id: str, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self._group_id = group_id
+        self._callback = callback
+
+    @property
+    def group_id(self) -> str:
+        """The group that it belongs to."""
+        return self._group_id
+
+    def fire(self) -> None:
+        """Calls it."""
+        self._callback()
 
 
 class TimingWheel:

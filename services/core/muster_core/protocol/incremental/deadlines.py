@@ -1,6 +1,6 @@
 """The two clocks of a member: that it lives, and that it gives back (conformance TM-01 to TM-20)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
@@ -16,7 +16,7 @@ from muster_core.protocol.incremental.settings import assignors_of, grace_ms_of,
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.state.group import Group
-from muster_core.waiting.timing_wheel import Timer
+from muster_core.waiting.timing_wheel import CallbackTimer, Timer
 
 _Key = tuple[str, str]
 """Group and member."""
@@ -140,7 +140,8 @@ class Deadlines:
             self._stop(self._revocations.pop(key))
             timer = None
         if member is not None and taken != NOWHERE and timer is None:
-            timer = self._revocations[key] = _Revocation(self, group, member_id, taken)
+            ended = partial(self._revocation_ended, group, member_id, taken)
+            timer = self._revocations[key] = _Revocation(group, taken, ended)
             timeout_ms = max(member.told.rebalance_timeout_ms, self._life_ms(group, member))
             self._context.purgatory.wheel.arm(timer, self._context.now.boot_ms + timeout_ms)
 
@@ -228,7 +229,7 @@ class Deadlines:
             silence_ms = session.length_ms  # what is set since counts from its next heartbeat on (INC-121)
         return causes.by_member(kind, member, self._context.now.wall_ms, silence_ms)
 
-    def revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:
+    def _revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:
         """The member has not given back what a record took from it."""
         self._context.in_line(group, partial(self._fence, group, member_id, taken), deadline=True)
 
@@ -344,23 +345,11 @@ class Session(Timer):
         self._deadlines.session_ended(self)
 
 
-class _Revocation(Timer):
+class _Revocation(CallbackTimer):
     """How long a member has to give back what one record took."""
 
-    __slots__ = ("_deadlines", "_group", "_member_id", "taken")
+    __slots__ = ("taken",)
 
-    def __init__(self, deadlines: Deadlines, group: Group, member_id: str, taken: Position) -> None:
-        super().__init__()
-        self._deadlines = deadlines
-        self._group = group
-        self._member_id = member_id
+    def __init__(self, group: Group, taken: Position, ended: Callable[[], None]) -> None:
+        super().__init__(group.group_id, ended)
         self.taken = taken
-
-    @property
-    def group_id(self) -> str:
-        """The member's group."""
-        return self._group.group_id
-
-    def fire(self) -> None:
-        """The time is over."""
-        self._deadlines.revocation_ended(self._group, self._member_id, self.taken)

@@ -28,7 +28,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.targets.target import Topics, When, subscribed_topics
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.bindings import fault_of_identity
-from muster_core.protocol.context import ShardContext, nothing_follows
+from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
@@ -37,6 +37,7 @@ from muster_core.protocol.incremental.settings import assignors_of, may_hold
 from muster_core.protocol.incremental.stream_members import StreamMembers
 from muster_core.protocol.incremental.targets import Targets, Waiting
 from muster_core.protocol.incremental.topics import topics_of
+from muster_core.protocol.open_append import nothing_follows
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group

@@ -4,8 +4,9 @@ from functools import partial
 
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
-from muster_core.protocol.context import ShardContext, nothing_follows
+from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.group_timer import GroupTimer
+from muster_core.protocol.open_append import nothing_follows
 from muster_core.state.group import Group
 
 

@@ -32,7 +32,7 @@ from muster_core.protocol.incremental.settings import assignor_in_use, assignors
 from muster_core.protocol.incremental.topics import topics_of
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import Group
-from muster_core.waiting.timing_wheel import Timer
+from muster_core.waiting.timing_wheel import CallbackTimer
 
 _FAILED_PAUSE_MS = 1_000
 """How long after a failed computation the next one begins."""
@@ -108,7 +108,7 @@ class Targets:
         self._in_line: dict[str, Group] = {}
         self._changed: dict[str, Group] = {}
         self._waiting: dict[str, dict[str, Waiting]] = {}
-        self._patience: dict[str, _Due] = {}
+        self._patience: dict[str, CallbackTimer] = {}
 
     def go_on_with(self, go_on: GoOn) -> None:
         """Sets what takes requests that have waited."""
@@ -281,7 +281,8 @@ class Targets:
         earlier = of_group.pop(waiting.request.member_id, None)
         of_group[waiting.request.member_id] = waiting
         if group.group_id not in self._patience:
-            patience = self._patience[group.group_id] = _Due(self._patience_ended, group)
+            patience = CallbackTimer(group.group_id, partial(self._patience_ended, group))
+            self._patience[group.group_id] = patience
             wait_ms = self._context.config.incremental_assignment_wait_ms
             self._context.purgatory.wheel.arm(patience, self._context.now.boot_ms + wait_ms)
         if earlier is not None:
@@ -318,28 +319,3 @@ class Targets:
 
 def _is_empty(group: Group) -> bool:
     return group.incremental is None or not group.incremental.members
-
-
-class _Due(Timer):
-    """Calls back about a group.
-
-    Args:
-        ended: what is called.
-        group: the group.
-    """
-
-    __slots__ = ("_ended", "_group")
-
-    def __init__(self, ended: Callable[[Group], None], group: Group) -> None:
-        super().__init__()
-        self._ended = ended
-        self._group = group
-
-    @property
-    def group_id(self) -> str:
-        """The group that is blamed where the timer raises."""
-        return self._group.group_id
-
-    def fire(self) -> None:
-        """The time is over."""
-        self._ended(self._group)

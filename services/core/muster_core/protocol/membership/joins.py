@@ -27,7 +27,7 @@ from muster_core.state.holdings import COPIES, MEMBER_BYTES
 from muster_core.state.members.member import Member, elected_protocol
 from muster_core.state.members.member_ids import join_of
 from muster_core.state.members.member_secret import OPEN, lock_of
-from muster_core.waiting.timing_wheel import Timer
+from muster_core.waiting.timing_wheel import CallbackTimer
 
 STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"
 """A mistake of the client, which Kafka answers with UNKNOWN_SERVER_ERROR."""
@@ -227,7 +227,8 @@ class Joins:
                     self._take_back_oldest(group)
                 identity = identity_of_join(call, self._context.features, None)
                 lock = lock_of(self._secret_hash(join))
-                group.give_out(member_id, _PendingMember(self, group, member_id), identity, lock)
+                timer = CallbackTimer(group.group_id, partial(self._pending_expired, group, member_id))
+                group.give_out(member_id, timer, identity, lock)
             unused_ms = min(request.session_timeout_ms, self._context.config.unused_id_timeout_ms)
             self._context.purgatory.wheel.arm(
                 group.pending_members[member_id], self._context.now.boot_ms + unused_ms
@@ -252,7 +253,7 @@ class Joins:
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
 
-    def pending_expired(self, group: Group, member_id: str) -> None:
+    def _pending_expired(self, group: Group, member_id: str) -> None:
         """An id was not used in time; a join phase that waited for it may end (PM-02, PM-05)."""
         if group.take_back(member_id) is not None:
             self._context.in_line(group, partial(self._rebalancer.check_join, group))
@@ -465,24 +466,3 @@ class Joins:
                 f"{group.protocol_type!r}, and each of them supports {names or 'nothing that all others do'}"
             )
         self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
-
-
-class _PendingMember(Timer):
-    """An id that was given out; gone when it is not used in time."""
-
-    __slots__ = ("_group", "_joins", "_member_id")
-
-    def __init__(self, joins: Joins, group: Group, member_id: str) -> None:
-        super().__init__()
-        self._joins = joins
-        self._group = group
-        self._member_id = member_id
-
-    @property
-    def group_id(self) -> str:
-        """The group that gave it out."""
-        return self._group.group_id
-
-    def fire(self) -> None:
-        """Forgets the id."""
-        self._joins.pending_expired(self._group, self._member_id)

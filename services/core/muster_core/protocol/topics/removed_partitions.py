@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.incremental.targets.target import subscribed_topics
-from muster_core.protocol.context import ShardContext, nothing_follows
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.open_append import nothing_follows
 from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones
 from muster_core.state.published import TopicPartition
 

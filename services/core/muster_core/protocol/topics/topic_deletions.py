@@ -12,7 +12,8 @@ from muster_core.events import TopicsChanged
 from muster_core.features import Feature
 from muster_core.log.snapshot import Covered
 from muster_core.position import NOWHERE, Position
-from muster_core.protocol.context import ShardContext, nothing_follows
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.open_append import nothing_follows
 from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones, tombstones_by_topic
 from muster_core.state.published import TopicPartition, partitions_in
 

@@ -18,13 +18,14 @@ from muster_core.incremental.member import Told
 from muster_core.incremental.partitions import TopicPartition
 from muster_core.incremental.targets.target import Topics, subscribed_topics
 from muster_core.position import Position
-from muster_core.protocol.context import ShardContext, nothing_follows
+from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.group_timer import GroupTimer
 from muster_core.protocol.incremental.settings import assignors_of
 from muster_core.protocol.incremental.targets import Targets
 from muster_core.protocol.incremental.topics import topics_of
+from muster_core.protocol.open_append import nothing_follows
 from muster_core.record_bounds import is_one_append
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import convert_of

@@ -1,0 +1,58 @@
+"""Records on their way to the log."""
+
+from collections.abc import Callable
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.log.application import group_of
+from muster_core.state.group import Group
+from muster_core.waiting.timing_wheel import Timer
+
+
+class OpenAppend(Timer):
+    """Records on their way to the log, and what waits for them; its deadline is the callers' patience.
+
+    Args:
+        records: what is stored, at least one.
+        done: what follows.
+        impatient: called with this append at its deadline.
+        holds: the group whose further events wait in line until then; None: none.
+        calls: calls that wait for it.
+        overdue: what is to run at its deadline; None: nothing.
+
+    Attributes:
+        bytes: size of the records.
+    """
+
+    __slots__ = ("_impatient", "bytes", "calls", "done", "holds", "overdue", "records")
+
+    def __init__(
+        self,
+        records: tuple[records_pb2.Record, ...],
+        done: Callable[[], None],
+        impatient: "Callable[[OpenAppend], None]",
+        holds: Group | None = None,
+        calls: tuple[int, ...] = (),
+        overdue: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.records = records
+        self.bytes = records[0].ByteSize() if len(records) == 1 else sum([one.ByteSize() for one in records])
+        self.done = done
+        self._impatient = impatient
+        self.holds = holds
+        self.calls = calls
+        self.overdue = overdue
+
+    @property
+    def group_id(self) -> str:
+        """The group that the records are about."""
+        return group_of(self.records[0])
+
+    def fire(self) -> None:
+        """The callers' patience is over."""
+        self._impatient(self)
+
+
+def nothing_follows() -> None:
+    """Follows an append whose records are all that is wanted: nobody waits for it."""
