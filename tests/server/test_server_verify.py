@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from kit.logs.damaged_logs import DAMAGES, fits_a_stream
+from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
 from kit.logs.log_builder import LogBuilder, with_a_nonce_twice
 from kit.logs.log_builder import healthy as healthy_log
 from kit.logs.log_nodes import store as store_log
@@ -246,6 +246,59 @@ async def test_an_end_that_was_never_acknowledged_is_to_be_repaired(nodes: Redis
     assert not {"L5", "L6n"} & set(report.broken), report.evidence
     first = Position(end.epoch, end.offset + 1).stream_id
     assert report.to_repair == [f"shard 1: node 1 has an end from {first} on that was never acknowledged"]
+
+
+async def test_after_the_acknowledged_position_two_ends_are_of_two_claims(nodes: RedisNodes) -> None:
+    """AUD-23: an owner writes each place once, so what differs there was written by somebody else."""
+    right, other, acknowledged = healthy(), healthy(), healthy().end
+    for seq in range(2):
+        right.commit(1, "z", seq)
+        other.commit(1, "z", 5 + seq)
+    for node in nodes:
+        store(node, other.entries if node in nodes[:2] else right.entries, acknowledged)
+    report = verify(nodes.url)
+    first = Position(acknowledged.epoch, acknowledged.offset + 1)
+    told = {(e.violation.invariant, e.violation.position): e.violation.detail for e in report.evidence}
+    assert set(report.broken) == {"L6n"}, report.evidence
+    assert told["L6n", first].startswith("nodes [1, 2] and nodes [3] hold different entries of one claim")
+    assert report.checked["L6n"] == healthy().end.offset + 2 + SHARDS
+    store(nodes[2], right.entries[:-2], acknowledged)
+    assert verify(nodes.url).clean
+
+
+async def test_two_claimants_of_one_epoch_may_have_left_their_ends(nodes: RedisNodes) -> None:
+    """AUD-15: nodes that forgot their promises gave them to both (LOG-53); a nonce tells the claims apart."""
+    for index, node in enumerate(nodes):
+        built = healthy()
+        built.claim(f"coordinator-{index}")
+        built.change(-1, nonce=bytes([index]) * 16)
+        rechain(built, len(built.entries) - 1)
+        built.commit(1, "z", index)
+        store(node, built.entries, healthy().end)
+    report = verify(nodes.url)
+    assert report.clean, report.evidence
+    assert report.unacknowledged == 2
+
+
+async def test_a_node_that_lacks_the_acknowledged_entry_has_no_later_ones_of_its_claim(
+    nodes: RedisNodes,
+) -> None:
+    """AUD-23; a claimant that died may have left its Claim on a node that lacks more than that (LOG-26)."""
+    built, behind, acknowledged = healthy(), healthy(), healthy().end
+    for seq in range(2):
+        built.commit(1, "z", seq)
+    del behind.entries[-2:]
+    behind.claim("coordinator-9")
+    store(nodes[1], behind.entries, acknowledged)
+    for node in (nodes[0], nodes[2]):
+        store(node, built.entries, acknowledged)
+    assert verify(nodes.url).clean
+    with redis.Redis(port=nodes[2].port) as connection:
+        connection.xdel(LOG, acknowledged.stream_id)
+    store(nodes[1], built.entries, acknowledged)
+    [found] = verify(nodes.url).evidence
+    assert (found.violation.invariant, found.violation.position) == ("L6n", acknowledged)
+    assert found.violation.detail == "node 3 lacks it and has earlier and later ones"
 
 
 @pytest.mark.parametrize("knows", [1, 2])

@@ -78,6 +78,8 @@ def _in_log(undamaged: Undamaged, target: Target, base: bytes) -> str:
     if all(undamaged.entries(target.key, node) == node.xrange(target.key) for node in target.nodes):
         return "what a server keeps of a stream beside its entries"
     acknowledged = undamaged.acknowledged[base].stream_id
+    if _differs_after(target, acknowledged):
+        return ""
     if all(
         _upto(undamaged.entries(target.key, node), acknowledged)
         == _upto(list(node.xrange(target.key)), acknowledged)
@@ -100,9 +102,20 @@ def _in_log(undamaged: Undamaged, target: Target, base: bytes) -> str:
     ]
     if trimmed and not whole and all(undamaged.entries(target.key)[-len(one) :] == one for one in rest):
         return "the first entry of a trimmed log"
-    if any(place(end[0][0]) > Position.parse(acknowledged) for end in ends if end):
-        return "entries after the acknowledged position"
     return ""
+
+
+def _differs_after(target: Target, acknowledged: str) -> bool:
+    """Whether nodes hold different entries of one claim at one place after the acknowledged position."""
+    held: dict[tuple[bytes, int, Any], set[tuple[Any, Any]]] = {}
+    for node in target.every:
+        claim = Position.parse(acknowledged).epoch, b""
+        for id_, fields in node.xrange(target.key, f"({acknowledged}"):
+            content = fields.get(b"n"), fields.get(b"r")
+            if place(id_).epoch != claim[0]:
+                claim = place(id_).epoch, content[0]
+            held.setdefault((id_, *claim), set()).add(content)
+    return any(len(contents) > 1 for contents in held.values())
 
 
 def _is_covered_rest(undamaged: Undamaged, node: Any, key: bytes, base: bytes) -> bool:

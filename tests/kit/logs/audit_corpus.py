@@ -208,6 +208,41 @@ def _rotten_after_the_acknowledged(nodes: RedisNodes, shard: int, shards: int, b
     _acknowledged_earlier()(nodes, shard, shards, built)
 
 
+def _another_end_of_the_claim(*indexes: int, nonce: bytes | None = None) -> Hurt:
+    """Writes the last entry anew on some nodes, where it is not known to be acknowledged."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+        other = LogBuilder(entries=list(built.entries))
+        last = built.entries[-1]
+        other.change(-1, record=last.record + b"\x08\x01", nonce=nonce or last.nonce)
+        rechain(other, len(other.entries) - 1)
+        for index, node in enumerate(nodes):
+            entries = other.entries if index in indexes else built.entries
+            store(node, shard, shards, entries, built.entries[-2].position)
+
+    return hurt
+
+
+def _a_hole_at_the_acknowledged(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    for node in nodes:
+        store(node, shard, shards, built.entries, built.entries[-3].position)
+    with redis.Redis(port=nodes[2].port) as connection:
+        connection.xdel(log_keys(shard, shards).log, built.entries[-3].position.stream_id)
+
+
+def _two_claims_of_one_epoch(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    """Leaves the ends of two claimants that died, of one epoch, which restarts made forget their promises."""
+    end = built.end
+    for index, node in enumerate(nodes):
+        other = LogBuilder(entries=list(built.entries), shard=shard, shard_count=shards)
+        if index < 2:
+            other.claim(f"coordinator-{index}", epoch=built.epoch + 1)
+            other.change(-1, nonce=bytes([index]) * 16)
+            rechain(other, len(other.entries) - 1)
+            other.commit(-1, "", index)
+        store(node, shard, shards, other.entries, end)
+
+
 def _rolled_back(witness: Callable[[LogKeys, LogBuilder, Any], None], left: int = -3) -> Hurt:
     """Takes the last entries and all word of them from all nodes, but for one key on one node."""
 
@@ -386,6 +421,10 @@ def cases() -> list[Case]:
         Case("a listed snapshot of no place", "L6n", hurt=_changed(_snapshots, nonsense="1-6")),
         Case("rotten after the acknowledged", "L6", hurt=_rotten_after_the_acknowledged),
         Case("a hole after the acknowledged", "L1", hurt=_acknowledged_earlier(-3)),
+        Case("another end of one claim on a majority", "L6n", hurt=_another_end_of_the_claim(0, 1)),
+        Case("another end with another nonce", "L6n", hurt=_another_end_of_the_claim(2, nonce=b"n" * 16)),
+        Case("the acknowledged entry is missing before later ones", "L6n", hurt=_a_hole_at_the_acknowledged),
+        Case("ends of two claims of one epoch", CLEAN, hurt=_two_claims_of_one_epoch),
         Case("acknowledged later than a node knows", CLEAN, hurt=_acknowledged_earlier()),
         Case("rolled back before its export", "L5", hurt=_rolled_back(_an_export)),
         Case("rolled back before a snapshot", "L5", hurt=_rolled_back(_a_listed_snapshot)),

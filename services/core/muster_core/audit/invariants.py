@@ -103,7 +103,8 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "L6n",
-            "At or below the acknowledged position no two nodes hold different entries, and none has a hole.",
+            "At or below the acknowledged position no two nodes hold different entries, and none has a hole; "
+            "after it none hold different entries of one claim.",
             "entries of nodes",
             Severity.CRITICAL,
             "The entries of all nodes side by side.",

@@ -10,6 +10,7 @@ from muster_core.audit.groups.removal_checker import Catalog
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
 from muster_core.audit.stored_snapshots import Snapshots, StoredSnapshot
+from muster_core.audit.tails import compare_tails
 from muster_core.log.page import Page
 from muster_core.log.record_text import surroundings
 from muster_core.log.replay import Entry
@@ -122,11 +123,7 @@ class StoredLogs:
             catalog = max(node.end(self.shard_count, self.shard_count) for node in self.nodes)
             audit.check_catalog_seen(catalog)
             audit.check_removed(self._catalog)
-        for node, one in zip(self.nodes, nodes, strict=True):
-            before = node.at(shard, self.shard_count, acknowledged) if one.end > acknowledged else None
-            if before is not None:
-                read = partial(node.pages, shard, self.shard_count, one.end, acknowledged)
-                audit.check_tail(node.index, before, read)
+        self._check_tails(audit, nodes, acknowledged)
         if shard == self.shard_count:
             for index, fault in self.faults.items():
                 audit.findings.expect("L8", False, GENESIS, f"node {index}: {fault}")
@@ -142,6 +139,24 @@ class StoredLogs:
             for index, configuration in self._configurations.items():
                 audit.check_configuration(index, configuration)
         self.require_still_there(shard, nodes)
+
+    def _check_tails(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
+        """Lets an audit check what nodes hold after the acknowledged position."""
+        shard = audit.checker.shard
+        tails: dict[int, Callable[[], Iterator[Page]]] = {}
+        for node, one in zip(self.nodes, nodes, strict=True):
+            if one.end <= acknowledged:
+                continue
+            read = tails[node.index] = partial(node.pages, shard, self.shard_count, one.end, acknowledged)
+            before = node.at(shard, self.shard_count, acknowledged)
+            if before is not None:
+                audit.check_tail(node.index, before, read)
+            elif one.end.epoch == acknowledged.epoch:
+                # Else the node ends with what a claimant left there that died (LOG-26).
+                first = node.first(shard, self.shard_count)
+                text = f"node {node.index} lacks it and has earlier and later ones"
+                audit.findings.expect("L6n", not NOWHERE < first < acknowledged, acknowledged, text)
+        compare_tails({node: read() for node, read in tails.items()}, acknowledged.epoch, audit.findings)
 
     def _catalog(self) -> Catalog | None:
         """The catalog as it is acknowledged; None: it cannot be made of its log, which is found there."""
