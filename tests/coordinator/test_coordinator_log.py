@@ -12,7 +12,7 @@ import pytest
 from kit.metadata.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until, until_equal
 from muster_coordinator.coordinator import Coordinator
-from muster_coordinator.log import shard_log
+from muster_coordinator.log import log_client, shard_log
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
 from muster_coordinator.log.shard_log import LogStopped, ShardLog, TooLarge
@@ -95,6 +95,32 @@ def test_nonces_are_never_used_twice() -> None:
     drawn = [source.next() for source in (one, other) for _ in range(1_000)]
     assert len(set(drawn)) == 2_000
     assert {len(nonce) for nonce in drawn} == {16}
+
+
+async def test_steps_travel_together_until_their_message_has_megabytes() -> None:
+    """Metadata decodes a message at a stretch."""
+    sent: list[metadata_pb2.LogRequest] = []
+
+    class Call:
+        async def write(self, message: bytes) -> None:
+            sent.append(metadata_pb2.LogRequest.FromString(message))
+
+    client = LogClient(["nowhere"], grpc.aio.insecure_channel)
+    sizes = [1, log_client.REQUEST_BYTES - 100, 1, 2 * log_client.REQUEST_BYTES, 1, 1]
+    records = [metadata_pb2.NewRecord(record=bytes(size)) for size in sizes]
+    steps = [metadata_pb2.AppendStep(epoch=7, records=[record]) for record in records]
+    check = metadata_pb2.CheckStep(epoch=8)
+    for shard, step in enumerate(steps):
+        client.submit(shard, step)
+    client.submit(len(sizes), check)
+    writing = asyncio.create_task(client._write(Call(), log_client._Stream()))  # type: ignore[arg-type]
+    await until_equal(lambda: sum(len(request.calls) for request in sent), len(sizes) + 1)
+    writing.cancel()
+    assert [[call.shard for call in request.calls] for request in sent] == [[0, 1, 2, 3], [4, 5, 6]]
+    calls = [call for request in sent for call in request.calls]
+    assert [call.append for call in calls[:-1]] == steps
+    assert calls[-1].check == check
+    assert [call.call_id for call in calls] == [1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.row("PT-23")

@@ -319,6 +319,6 @@ def test_watch_that_fails_has_no_effect_on_others() -> None:
 
     shard, tally = Shard(0, GroupConfig()), GroupTally()
     watches = Watches([kind(shard, tally, lambda: 0) for kind in (Broken, Whole)])
-    watches.storing(Append(7, ()))
+    watches.storing(Append(7, (), ()))
     watches.stored(7)
     assert numbers == [7, 7]

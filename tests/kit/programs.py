@@ -10,6 +10,7 @@ once it holds, the command fails until the constant is gone.
 import argparse
 import ast
 import asyncio
+import json
 import logging
 import os
 import subprocess
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,7 +132,14 @@ def command(folder: Path, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a program, or `all`; after `--` come arguments of its own"
     )
-    names = parser.parse_args(arguments).names
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="keep in it what each program came to; one that held or broke before is not run again",
+    )
+    parsed = parser.parse_args(arguments)
+    names = parsed.names
     if not names:
         width = max(map(len, programs), default=0)
         for program in programs.values():
@@ -142,28 +150,56 @@ def command(folder: Path, arguments: Sequence[str] | None = None) -> int:
     for name in names:
         if name not in programs:
             parser.error(f"there is no program {name!r}")
-    return _run_all([programs[name] for name in names], own)
+    return _run_all([programs[name] for name in names], own, parsed.results)
 
 
-def _run_all(programs: Sequence[Program], arguments: Sequence[str]) -> int:
+def _run_all(programs: Sequence[Program], arguments: Sequence[str], kept: Path | None) -> int:
     rows, failed = list[str](), 0
     width = max(len(program.name) for program in programs)
-    with tempfile.TemporaryDirectory(prefix="muster-programs-") as folder:
-        for program in programs:
-            print(f"== {program.name}: {program.summary}", flush=True)
-            notes = Path(folder) / program.name
-            done = subprocess.run(
-                [sys.executable, "-m", program.module, *arguments],
-                env={**os.environ, _REPORT: str(notes)},
-                check=False,
-            )
-            word, good = verdict(program, done.returncode)
-            failed += not good
-            rows.append(f"{word:<7} {program.name:<{width}}  {program.summary}")
-            if program.stands_open:
-                advice = f"open: {program.stands_open}" if good else "STANDS_OPEN in it is no longer true"
-                rows.append(f"{'':{width + 10}}{advice}")
-            if notes.exists():
-                rows += [f"{'':{width + 10}}{line}" for line in notes.read_text().splitlines()]
+    results = _kept_in(kept)
+    for number, program in enumerate(programs, 1):
+        print(f"== {number}/{len(programs)} {program.name}: {program.summary}", flush=True)
+        if program.name in results:
+            print("as before", flush=True)
+        else:
+            results[program.name] = _result_of(program, arguments)
+            if kept is not None and results[program.name].code in {HELD, BROKEN}:
+                with kept.open("a") as file:
+                    file.write("\n" + json.dumps({"name": program.name, **asdict(results[program.name])}))
+        result = results[program.name]
+        word, good = verdict(program, result.code)
+        failed += not good
+        rows.append(f"{word:<7} {program.name:<{width}}  {program.summary}")
+        if program.stands_open:
+            advice = f"open: {program.stands_open}" if good else "STANDS_OPEN in it is no longer true"
+            rows.append(f"{'':{width + 10}}{advice}")
+        rows += [f"{'':{width + 10}}{line}" for line in result.notes]
     print("\n" + "\n".join(rows))
     return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a program came to: its exit code, and the lines that it reported."""
+
+    code: int
+    notes: list[str]
+
+
+def _result_of(program: Program, arguments: Sequence[str]) -> _Result:
+    with tempfile.TemporaryDirectory(prefix="muster-programs-") as folder:
+        notes = Path(folder) / program.name
+        done = subprocess.run(
+            [sys.executable, "-m", program.module, *arguments],
+            env={**os.environ, _REPORT: str(notes)},
+            check=False,
+        )
+        return _Result(done.returncode, notes.read_text().splitlines() if notes.exists() else [])
+
+
+def _kept_in(file: Path | None) -> dict[str, _Result]:
+    """The results in a file by name, of which a line that was cut off is none."""
+    if file is None or not file.exists():
+        return {}
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
+    return {line["name"]: _Result(line["code"], line["notes"]) for line in lines}

@@ -75,6 +75,30 @@ def test_arguments_after_two_dashes_reach_the_program(folder: Path) -> None:
     assert command(folder, ["one", "--", "--seed", "7"]) == 0
 
 
+def test_results_are_kept_and_only_what_could_not_judge_is_run_again(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "broken", "raise Broken('it went back')")
+    write(folder, "crashed", "raise ValueError")
+    write(folder, "held", "return")
+    kept = ["--results", str(tmp_path / "results")]
+    assert command(folder, ["all", *kept]) == 1
+    before = capfd.readouterr().out.rpartition("\n\n")[2]
+    for name in ("broken", "crashed", "held"):
+        write(folder, name, "report('again')")
+    with (tmp_path / "results").open("a") as file:
+        file.write('\n{"name": "crashed", "co')  # where the command was ended
+    assert command(folder, ["all", *kept]) == 1
+    after = capfd.readouterr().out.rpartition("\n\n")[2].splitlines()
+    assert [line.strip() for line in after if "again" in line] == ["again"]
+    assert [line.split()[0] for line in before.splitlines() if "Attacks" in line] == [
+        "BROKEN",
+        "CRASHED",
+        "held",
+    ]
+    assert [line.split()[0] for line in after if "Attacks" in line] == ["BROKEN", "held", "held"]
+
+
 def test_what_could_not_judge_is_never_as_it_must_be() -> None:
     for stands_open in ("", "known"):
         assert verdict(Program("a", "b.a", "", stands_open), 2) == ("CRASHED", False)

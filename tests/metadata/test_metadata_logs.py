@@ -1,7 +1,9 @@
 """Claim, append, barrier and reading, on one and three nodes, embedded and real."""
 
 import asyncio
+import random
 import secrets
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from muster_coordinator.log.log_client import LogClient, LogPace
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata import metadata as metadata_module
+from muster_metadata.log import logs as logs_module
 from muster_metadata.log_stream import MAX_OPEN_CALLS
+from muster_metadata.nodes.entries import chain
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
@@ -223,6 +227,32 @@ async def test_batches_beyond_the_limits_are_invalid(tmp_path: Path) -> None:
         assert (await cluster[0].step(0, append=too_many)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
         assert (await writer.append(cluster[0], bytes(8 << 20))).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert len(await cluster[0].read(0, writer)) == 3
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_large_records_are_hashed_in_a_thread_and_stored_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    """Else all other logs of the instance would wait for tens of milliseconds."""
+    threads: dict[int, set[int]] = {}
+
+    def hashed(end: Any, epoch: int, records: Any) -> Any:
+        records = list(records)
+        size_bytes = sum(len(record) for record, _ in records)
+        threads.setdefault(size_bytes, set()).add(threading.get_ident())
+        return chain(end, epoch, records)
+
+    monkeypatch.setattr(logs_module, "chain", hashed)
+    async with metadata_cluster(tmp_path, nodes) as cluster:
+        writer = Writer(0)
+        await writer.own(cluster[0])
+        records = [random.Random(size).randbytes(size) for size in (7, logs_module._LARGE_BYTES, 8 << 20)]
+        for record in records:
+            assert (await writer.append(cluster[0], record)).outcome == metadata_pb2.LOG_OUTCOME_OK
+        assert [entry.record for entry in await cluster[0].read(0, writer)][-3:] == records
+    small, *large = (threads[len(record)] for record in records)
+    assert small == {threading.get_ident()}
+    assert all(threading.get_ident() not in used for used in large)
 
 
 async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_end(tmp_path: Path) -> None:

@@ -326,11 +326,13 @@ class Append:
     Attributes:
         append_id: of its `AppendDone`.
         records: what to store.
+        encoded: the bytes of each of them.
         joined: the next append is stored together with it, all or nothing, and carried out by itself.
     """
 
     append_id: int
     records: tuple[records_pb2.Record, ...]
+    encoded: tuple[bytes, ...]
     joined: bool = False
 
 

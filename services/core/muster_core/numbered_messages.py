@@ -21,8 +21,7 @@ def numbered_messages(field: int, like: bytes, number_field: int, numbers: Itera
         numbers: of the messages, in order; none is below 0.
     """
     begin = like + _varint(number_field << 3 | _VARINT)
-    tag = _varint(field << 3 | _LENGTH)
-    begins = [tag + _varint(len(begin) + size) + begin for size in range(11)]
+    begins = [header(field, len(begin) + size) + begin for size in range(11)]
     parts: list[bytes] = []
     add = parts.append
     for number in numbers:
@@ -30,6 +29,11 @@ def numbered_messages(field: int, like: bytes, number_field: int, numbers: Itera
         add(begins[len(encoded)])
         add(encoded)
     return b"".join(parts)
+
+
+def header(field: int, length: int) -> bytes:
+    """What is before a message of this length, in bytes, in a field of another one."""
+    return _varint(field << 3 | _LENGTH) + _varint(length)
 
 
 def _varint(number: int) -> bytes:

@@ -150,8 +150,8 @@ class VirtualShard:
         """Acknowledges the oldest append that waits."""
         append = self.waiting.popleft()
         position = self._next_position()
-        for index, record in enumerate(append.records):
-            self.log.append((position.after(index), record))
+        for index, data in enumerate(append.encoded):
+            self.log.append((position.after(index), records_pb2.Record.FromString(data)))
         self.feed(AppendDone(append.append_id, position))
 
     def suspend(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from muster_core.numbered_messages import header
 from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2
 
 from muster_coordinator.loop_share import LoopShare
@@ -21,8 +22,6 @@ _LONG_PIECE_BYTES = 1 << 18
 _SLICE_PARTS = 4_096
 _SLICE_BYTES = 1 << 21
 """After more than these the loop is left to others: about two milliseconds."""
-
-_LENGTH_DELIMITED = 2
 
 _FEW: Mapping[type[Any], int] = {
     coordinator_pb2.OffsetFetchResponse: PIECE_PARTS,
@@ -137,17 +136,3 @@ def _set(message: Message, field: Any, content: Any) -> None:
         getattr(message, field.name).extend(content)
     else:
         setattr(message, field.name, content)
-
-
-def header(field: int, length: int) -> bytes:
-    """What is before a message in a field of another one."""
-    return _varint(field << 3 | _LENGTH_DELIMITED) + _varint(length)
-
-
-def _varint(number: int) -> bytes:
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)

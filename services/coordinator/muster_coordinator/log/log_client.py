@@ -6,19 +6,26 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import structlog
-from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_core.numbered_messages import header
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.chance import between, one_of
 
 log = structlog.get_logger()
 
-REQUEST_MAX_BYTES = 16 << 20
-"""Steps of a loop turn are split into several messages above this size."""
+REQUEST_BYTES = 4 << 20
+"""A message with so much takes no further step: metadata decodes it at a stretch."""
 
 _NONCE = struct.Struct(">8sQ")
+_LOG_METHOD = f"/{metadata_pb2.DESCRIPTOR.services_by_name['MetadataService'].full_name}/Log"
+_CALLS = metadata_pb2.LogRequest.DESCRIPTOR.fields_by_name["calls"].number
+_STEP_FIELDS = {
+    field.message_type: field.number
+    for field in metadata_pb2.LogCall.DESCRIPTOR.oneofs_by_name["step"].fields
+}
 _FINAL = frozenset(
     {
         metadata_pb2.LOG_OUTCOME_OK,
@@ -97,7 +104,6 @@ class _OpenStep:
     shard: int
     step: Step
     future: "asyncio.Future[metadata_pb2.LogResult]"
-    size_bytes: int
     call_id: int = 0
     sent_at: float = 0.0
     repeats: int = 0
@@ -178,7 +184,7 @@ class LogClient:
             Its outcome: OK, FENCED, NO_LOG, TRUNCATED or INVALID. Cancel it to stop the repetitions; the step
             may have been carried out nevertheless.
         """
-        entry = _OpenStep(shard, step, asyncio.get_running_loop().create_future(), step.ByteSize())
+        entry = _OpenStep(shard, step, asyncio.get_running_loop().create_future())
         self._enqueue(entry)
         return entry.future
 
@@ -213,7 +219,11 @@ class LogClient:
         channel = call = None
         try:
             channel = self._connect(target)
-            call = metadata_pb2_grpc.MetadataServiceStub(channel).Log()
+            # Without a serializer: a step is encoded once, by `_put`.
+            log_method: Any = channel.stream_stream(
+                _LOG_METHOD, response_deserializer=metadata_pb2.LogResponse.FromString
+            )
+            call = log_method()
             parts = [
                 asyncio.ensure_future(part)
                 for part in (self._write(call, stream), self._read(call, stream), self._watch(stream))
@@ -238,48 +248,41 @@ class LogClient:
 
     async def _write(
         self,
-        call: "grpc.aio.StreamStreamCall[metadata_pb2.LogRequest, metadata_pb2.LogResponse]",
+        call: "grpc.aio.StreamStreamCall[bytes, metadata_pb2.LogResponse]",
         stream: _Stream,
     ) -> str:
         loop = asyncio.get_running_loop()
         while True:
             while self._waiting:
-                request = metadata_pb2.LogRequest()
+                request: list[bytes] = []
                 size_bytes = taken = 0
                 now = loop.time()
                 for entry in self._waiting:
-                    if size_bytes and size_bytes + entry.size_bytes > REQUEST_MAX_BYTES:
-                        break
                     taken += 1
                     if not entry.future.done():
-                        size_bytes += entry.size_bytes
-                        self._put(request, entry, now)
+                        size_bytes += self._put(request, entry, now)
+                        if size_bytes >= REQUEST_BYTES:
+                            break
                 del self._waiting[:taken]
-                if request.calls:
-                    await call.write(request)
+                if request:
+                    await call.write(b"".join(request))
             stream.wake.clear()
             await stream.wake.wait()
 
-    def _put(self, request: metadata_pb2.LogRequest, entry: _OpenStep, now: float) -> None:
+    def _put(self, request: list[bytes], entry: _OpenStep, now: float) -> int:
+        """Adds a call, encoded, to a `LogRequest`; returns the size of its step, in bytes."""
         self._call_ids += 1
         entry.call_id, entry.sent_at = self._call_ids, now
         self._open[entry.call_id] = entry
-        call = request.calls.add(call_id=entry.call_id, shard=entry.shard)
-        match entry.step:
-            case metadata_pb2.ClaimStep():
-                call.claim.CopyFrom(entry.step)
-            case metadata_pb2.AppendStep():
-                call.append.CopyFrom(entry.step)
-            case metadata_pb2.CheckStep():
-                call.check.CopyFrom(entry.step)
-            case metadata_pb2.SnapshotStep():
-                call.snapshot.CopyFrom(entry.step)
-            case metadata_pb2.TrimStep():
-                call.trim.CopyFrom(entry.step)
+        step = entry.step.SerializeToString()
+        call = metadata_pb2.LogCall(call_id=entry.call_id, shard=entry.shard).SerializeToString()
+        call += header(_STEP_FIELDS[entry.step.DESCRIPTOR], len(step))
+        request += (header(_CALLS, len(call) + len(step)), call, step)
+        return len(step)
 
     async def _read(
         self,
-        call: "grpc.aio.StreamStreamCall[metadata_pb2.LogRequest, metadata_pb2.LogResponse]",
+        call: "grpc.aio.StreamStreamCall[bytes, metadata_pb2.LogResponse]",
         stream: _Stream,
     ) -> str:
         while True:

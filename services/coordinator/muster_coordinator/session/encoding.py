@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
+from muster_core.numbered_messages import header
 from muster_protos.muster.v1 import session_pb2
-
-from muster_coordinator.api.encoding import header
 
 _REPLY = session_pb2.ServerFrame.DESCRIPTOR.fields_by_name["reply"].number
 _FRAMES = session_pb2.SessionResponse.DESCRIPTOR.fields_by_name["frames"].number

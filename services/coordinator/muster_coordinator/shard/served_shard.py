@@ -419,7 +419,7 @@ class ServedShard:
                 self._watch.storing(append)
             self._log.append(
                 append.append_id,
-                [record.SerializeToString() for record in append.records],
+                append.encoded,
                 joined=append.joined,
                 frees=any(record.WhichOneof("kind") in _FREEING for record in append.records),
             )

@@ -27,7 +27,9 @@ def chain_hash(previous: bytes, position: Position, nonce: bytes, record: bytes)
     The parts before the record have fixed lengths (32, 16 and 16 bytes), so no two entries share an
     input. There is no other checksum (docs/safety.md, "The log").
     """
-    return sha256(previous + HEAD.pack(*position) + nonce + record).digest()
+    hashed = sha256(previous + HEAD.pack(*position) + nonce)
+    hashed.update(record)  # by itself, for it may have megabytes
+    return hashed.digest()
 
 
 def chain_hashes(

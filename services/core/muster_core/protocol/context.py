@@ -220,7 +220,7 @@ class ShardContext:
         self._last_append_id += 1
         self._appends[self._last_append_id] = append
         self.holdings.bytes += append.bytes
-        self.effects.appends.append(Append(self._last_append_id, append.records, joined))
+        self.effects.appends.append(Append(self._last_append_id, append.records, append.encoded, joined))
         self.purgatory.wheel.arm(append, self._patience_ends_ms())
 
     def _patience_ends_ms(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.log.application import group_of
+from muster_core.log.encoding import encoded
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
 
@@ -21,10 +22,11 @@ class OpenAppend(Timer):
         overdue: what is to run at its deadline; None: nothing.
 
     Attributes:
-        bytes: size of the records.
+        encoded: the bytes of each record.
+        bytes: how many that are.
     """
 
-    __slots__ = ("_impatient", "bytes", "calls", "done", "holds", "overdue", "records")
+    __slots__ = ("_impatient", "bytes", "calls", "done", "encoded", "holds", "overdue", "records")
 
     def __init__(
         self,
@@ -37,7 +39,8 @@ class OpenAppend(Timer):
     ) -> None:
         super().__init__()
         self.records = records
-        self.bytes = records[0].ByteSize() if len(records) == 1 else sum([one.ByteSize() for one in records])
+        self.encoded = tuple(map(encoded, records))
+        self.bytes = sum(map(len, self.encoded))
         self.done = done
         self._impatient = impatient
         self.holds = holds

@@ -1,6 +1,7 @@
 """Claims, appends and checks, as callers ask for them."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
 from muster_protos.limits import ID_MAX_BYTES
@@ -11,12 +12,16 @@ from muster_metadata.log.claim import HIGHEST_EPOCH, Claimer
 from muster_metadata.log.states import Held
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import LogEnd, arguments, chain
+from muster_metadata.nodes.connection import Argument, Packed
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
 
 Claimed = Callable[[int, int, str, str], None]
+
+_LARGE_BYTES = 256 << 10
+"""To hash more takes so long that a thread does it, meanwhile other logs have the loop."""
 
 
 def _invalid(message: str) -> Verdict:
@@ -67,14 +72,21 @@ class Logs:
         Returns:
             The verdict; with OK also the new end.
         """
-        problem = _append_problem(step)
+        records = [(new.record, new.nonce) for new in step.records]
+        problem = _append_problem(step, records)
         if problem:
             return _invalid(problem), None
         held, end = Held(shard, step.epoch, step.claim_nonce), LogEnd.from_proto(step.end)
-        entries = chain(end, step.epoch, ((new.record, new.nonce) for new in step.records))
+        entries: list[NodeEntry]
+        of_entries: Sequence[Argument]
+        if sum([len(record) for record, _ in records]) < _LARGE_BYTES:
+            entries = chain(end, step.epoch, records)
+            of_entries = arguments(entries)
+        else:
+            entries, of_entries = await asyncio.to_thread(_chained, end, step.epoch, records)
         id_ = end.position.stream_id
         # The caller goes on from an end only when a majority has it: it is the acknowledged position.
-        batch: list[bytes | str] = [id_, end.hash, id_, *arguments(entries)]
+        batch: list[Argument] = [id_, end.hash, id_, *of_entries]
         first_attempt, frees = step.first_attempt, step.frees
         verdict, replies = await self._append(held, end, batch, first_attempt=first_attempt, frees=frees)
         if verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
@@ -90,7 +102,7 @@ class Logs:
         return verdict, None
 
     async def _append(
-        self, held: Held, end: LogEnd, batch: list[bytes | str], *, first_attempt: bool, frees: bool
+        self, held: Held, end: LogEnd, batch: list[Argument], *, first_attempt: bool, frees: bool
     ) -> tuple[Verdict, Replies]:
         """Asks all nodes, and again if one restarted: only answers under the same floor are added up."""
 
@@ -155,16 +167,24 @@ def _claim_problem(step: metadata_pb2.ClaimStep) -> str:
     return "" if step.above_epoch < HIGHEST_EPOCH else f"above_epoch must be below {HIGHEST_EPOCH}"
 
 
-def _append_problem(step: metadata_pb2.AppendStep) -> str:
+def _chained(
+    end: LogEnd, epoch: int, records: Sequence[tuple[bytes, bytes]]
+) -> tuple[list[NodeEntry], Sequence[Argument]]:
+    """The entries of a large batch, and what is sent of them to each node, packed once for all."""
+    entries = chain(end, epoch, records)
+    return entries, [Packed.of(arguments(entries))]
+
+
+def _append_problem(step: metadata_pb2.AppendStep, records: Sequence[tuple[bytes, bytes]]) -> str:
     if not 0 < step.epoch <= HIGHEST_EPOCH or len(step.claim_nonce) != 16:
         return "an append needs the epoch and the 16-byte nonce of a claim"
     if not step.HasField("end") or len(step.end.hash) != 32 or step.end.position.epoch != step.epoch:
         return "an append needs the end of the log: a place of the same epoch and its 32-byte hash"
-    if not 1 <= len(step.records) <= APPEND_MAX_RECORDS:
+    if not 1 <= len(records) <= APPEND_MAX_RECORDS:
         return f"a batch has 1 to {APPEND_MAX_RECORDS} records"
-    if any(len(new.nonce) != 16 or not new.record for new in step.records):
+    if any(len(nonce) != 16 or not record for record, nonce in records):
         return "every record needs bytes and a nonce of 16 bytes"
-    sizes = [len(new.record) for new in step.records]
+    sizes = [len(record) for record, _ in records]
     if max(sizes) > RECORD_MAX_BYTES or sum(sizes) > APPEND_MAX_BYTES:
         return f"a record has at most {RECORD_MAX_BYTES} bytes, a batch {APPEND_MAX_BYTES}"
     return ""

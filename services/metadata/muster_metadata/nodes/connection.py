@@ -5,9 +5,10 @@ import collections
 import contextlib
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import structlog
 from hiredis import pack_command
@@ -42,6 +43,9 @@ switched on that is so only when the file is written for the first time; until t
 Decoder = Callable[[Any], NodeReply]
 _Waiting = tuple[float, asyncio.Future[NodeReply], Decoder]
 
+_SLICE_BYTES = 256 << 10
+"""What is longer is written in slices: the transport copies what the socket does not take at once."""
+
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _CONNECT_S = 1.0
@@ -49,6 +53,27 @@ _TLS_CONNECT_S = 5.0
 
 _TOO_SLOW = NodeReply(DOWN.status, problem=Problem(ProblemKind.SLOW, "it is too slow"))
 _UNFORESEEN = Problem(ProblemKind.UNFORESEEN, "something unforeseen broke the connection")
+
+
+class Packed(NamedTuple):
+    """Arguments of commands as they are sent, which may have megabytes: packed once for several nodes.
+
+    Attributes:
+        number: how many they are.
+        sent: their bytes.
+    """
+
+    number: int
+    sent: bytes
+
+    @classmethod
+    def of(cls, arguments: Sequence[bytes | str | int]) -> Self:
+        """Packs arguments."""
+        whole = _pack(arguments)
+        return cls(len(arguments), whole[whole.index(b"\r\n") + 2 :])
+
+
+Argument: TypeAlias = bytes | str | int | Packed
 
 
 class NodeConnection:
@@ -144,17 +169,18 @@ class NodeConnection:
         self.problem = NOT_REACHED_YET
         self.start()
 
-    def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[NodeReply]":
+    def send(self, decode: Decoder, *command: Argument) -> "asyncio.Future[NodeReply]":
         """Sends a command together with the others of this loop turn. The future never fails."""
         future: asyncio.Future[NodeReply] = asyncio.get_running_loop().create_future()
         if self._connection is None or self._outstanding_bytes > self._max_outstanding_bytes:
             future.set_result(DOWN if self._connection is None else _TOO_SLOW)
             return future
-        packed = _pack(command)
-        self._outbox.append(packed)
+        before = len(self._outbox)
+        self._outbox += _pieces(command)
+        size_bytes = sum([len(piece) for piece in self._outbox[before:]])
         self._waiting.append((time.monotonic(), future, decode))
-        self._sizes.append(len(packed))
-        self._outstanding_bytes += len(packed)
+        self._sizes.append(size_bytes)
+        self._outstanding_bytes += size_bytes
         self._wake.set()
         return future
 
@@ -249,8 +275,11 @@ class NodeConnection:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            packed, self._outbox = self._outbox, []
-            await connection.send_packed_command([b"".join(packed)], check_health=False)
+            pieces, self._outbox = self._outbox, []
+            for slice_ in _slices(pieces):
+                if not connection.is_connected:
+                    raise OSError("the connection broke")  # else the rest of a command would go to a new one
+                await connection.send_packed_command([slice_], check_health=False)
 
     async def _read(self, connection: Connection) -> None:
         while True:
@@ -311,9 +340,27 @@ def logs_writes(persistence: bytes) -> bool:
     return fields(persistence).get("aof_enabled") != "0"
 
 
-def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
-    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub wants one type of arguments
+def _pack(command: Sequence[bytes | str | int]) -> bytes:
+    packed: bytes = pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type of arguments
     return packed
+
+
+def _pieces(command: Sequence[Argument]) -> list[bytes]:
+    """A command as it is sent, in pieces: what is packed already is not copied."""
+    if Packed not in map(type, command):
+        return [_pack(command)]  # type: ignore[arg-type]  # as was just seen
+    parts = [part if isinstance(part, Packed) else Packed.of([part]) for part in command]
+    return [b"*%d\r\n" % sum([part.number for part in parts]), *(part.sent for part in parts)]
+
+
+def _slices(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """What is written at a time: small pieces together, a large one in slices."""
+    for is_large, some in groupby(pieces, lambda piece: len(piece) > _SLICE_BYTES):
+        if not is_large:
+            yield b"".join(some)
+            continue
+        for piece in some:
+            yield from (piece[begin : begin + _SLICE_BYTES] for begin in range(0, len(piece), _SLICE_BYTES))
 
 
 def _changed_ns(arguments: Mapping[str, Any]) -> list[int]:

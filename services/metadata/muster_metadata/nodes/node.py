@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
-from muster_metadata.nodes.connection import SYNCED, NodeConnection, all_written, logs_writes
+from muster_metadata.nodes.connection import SYNCED, Argument, NodeConnection, all_written, logs_writes
 from muster_metadata.nodes.entries import NodeEntry, arguments
 from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
@@ -180,7 +180,7 @@ class Node:
         shard: int,
         epoch: int,
         nonce: bytes,
-        *rest: bytes | str | int,
+        *rest: Argument,
         more: Sequence[str] = (),
         vote: bool = True,
     ) -> Answer:
@@ -247,7 +247,7 @@ class Node:
         shard: int,
         epoch: int,
         nonce: bytes,
-        batch: Sequence[bytes | str],
+        batch: Sequence[Argument],
         floor: int = 0,
         *,
         frees: bool = False,

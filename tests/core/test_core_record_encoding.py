@@ -1,0 +1,50 @@
+"""A record is encoded once, where it is made, and is the same record when it is read back."""
+
+import pytest
+from kit.lives.virtual_shard import VirtualShard
+from muster_core.log import encoding
+from muster_core.log.encoding import encoded
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+MANY = encoding._FEW + 1
+
+
+def started(members: int) -> records_pb2.Record:
+    record = records_pb2.Record(written_at_ms=5, critical=True)
+    record.generation_started.group_id = "billing"
+    record.generation_started.generation = 3
+    record.generation_started.cause.CopyFrom(common_pb2.RebalanceCause(member_id="m1"))
+    for number in range(members):
+        member = record.generation_started.members.add(member_id=f"m{number}")
+        member.protocols.add(name="range", metadata=bytes(number))
+    return record
+
+
+def assigned(members: int) -> records_pb2.Record:
+    record = records_pb2.Record(written_at_ms=5)
+    record.assignment_committed.group_id = "billing"
+    for number in range(members):
+        member = record.assignment_committed.members.add(member_id=f"m{number}", assignment=bytes(number))
+        member.kept_tokens.add(topic="orders", partition=number)
+    return record
+
+
+@pytest.mark.parametrize("members", [0, 1, MANY - 1, MANY, 300])
+def test_it_is_the_same_record_however_many_members_it_names(members: int) -> None:
+    for record in (started(members), assigned(members)):
+        data = encoded(record)
+        assert records_pb2.Record.FromString(data) == record
+        assert len(data) == record.ByteSize(), "each field is there once"
+
+
+def test_a_shard_counts_and_sends_what_it_encoded() -> None:
+    cluster = VirtualShard()
+    cluster.auto_ack = False
+    before = cluster.shard.held_bytes
+    request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1)
+    request.topics.add(name="orders").partitions.add(partition=1, offset=7)
+    cluster.send(request)
+    (append,) = cluster.waiting
+    assert [records_pb2.Record.FromString(data) for data in append.encoded] == [*append.records]
+    assert cluster.shard.held_bytes - before == sum(map(len, append.encoded))
