@@ -38,6 +38,19 @@ def test_it_is_the_same_record_however_many_members_it_names(members: int) -> No
         assert len(data) == record.ByteSize(), "each field is there once"
 
 
+@pytest.mark.parametrize("kind", encoding._KINDS)
+def test_no_other_field_is_a_list(kind: str) -> None:
+    """Such a field would have to be copied otherwise than the others."""
+    body = records_pb2.Record.DESCRIPTOR.fields_by_name[kind].message_type
+    lists = [
+        field.name
+        for message in (records_pb2.Record.DESCRIPTOR, body)
+        for field in message.fields
+        if field.is_repeated
+    ]
+    assert lists == ["members"]
+
+
 def test_a_shard_counts_and_sends_what_it_encoded() -> None:
     cluster = VirtualShard()
     cluster.auto_ack = False
