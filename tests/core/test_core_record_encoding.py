@@ -42,6 +42,7 @@ def test_it_is_the_same_record_however_many_members_it_names(members: int) -> No
 def test_no_other_field_is_a_list(kind: str) -> None:
     """Such a field would have to be copied otherwise than the others."""
     body = records_pb2.Record.DESCRIPTOR.fields_by_name[kind].message_type
+    assert body is not None
     lists = [
         field.name
         for message in (records_pb2.Record.DESCRIPTOR, body)
