@@ -413,7 +413,7 @@ class ExportSource:
         """An export is one copy."""
         return [1]
 
-    def best_node(self, shard: int) -> int:
+    def best_node(self, shard: int, said: Sequence[NodeLog] = ()) -> int:
         """An export is one copy."""
         return 1
 

@@ -4,7 +4,7 @@ import gc
 import hashlib
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -84,9 +84,8 @@ def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int 
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            node = source.best_node(shard)
             with _garbage_left_alone():
-                facts = _facts(source, shard, node, options, digest=planned in (0, node))
+                node, facts = _facts(source, shard, options, planned)
         except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
@@ -98,11 +97,17 @@ def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int 
             return
 
 
-def _facts(source: LogSource, shard: int, node: int, options: ScanOptions, *, digest: bool) -> list[Fact]:
-    """What a pass over a log found; a second one follows where spans cannot say whether nonces repeat."""
+def _facts(source: LogSource, shard: int, options: ScanOptions, planned: int) -> tuple[int, list[Fact]]:
+    """The node that a pass over a log read, and what it found.
 
-    def read(nonces: NonceBook) -> list[Fact]:
-        return list(_audit_once(source, shard, node, options, nonces, digest=digest))
+    A second one follows where spans cannot say whether nonces repeat.
+    """
+
+    def read(nonces: NonceBook) -> tuple[int, list[Fact]]:
+        nodes = source.node_logs(shard)
+        node = source.best_node(shard, nodes)
+        digest = planned in (0, node)
+        return node, list(_audit_once(source, shard, nodes, node, options, nonces, digest=digest))
 
     return with_nonces(read, options.memory_mb)
 
@@ -151,10 +156,16 @@ def _garbage_left_alone() -> Iterator[None]:
 
 
 def _audit_once(
-    source: LogSource, shard: int, node: int, options: ScanOptions, nonces: NonceBook, *, digest: bool
+    source: LogSource,
+    shard: int,
+    nodes: Sequence[NodeLog],
+    node: int,
+    options: ScanOptions,
+    nonces: NonceBook,
+    *,
+    digest: bool,
 ) -> Iterator[Fact]:
     began = time.perf_counter()
-    nodes = source.node_logs(shard)
     acknowledged = proven(nodes) if nodes else source.acknowledged(shard)
     catalog = shard == source.shard_count
     replay = options.rules is Rules.ALL

@@ -49,8 +49,13 @@ class LogSource(Protocol):
         """Numbers of the nodes that can be read."""
         ...
 
-    def best_node(self, shard: int) -> int:
-        """The node whose log goes furthest, of those that have what is acknowledged."""
+    def best_node(self, shard: int, said: Sequence[NodeLog] = ()) -> int:
+        """The node whose log goes furthest, of those that have what is acknowledged.
+
+        Args:
+            shard: number of the log.
+            said: what the nodes said of it; nothing: they are asked.
+        """
         ...
 
     def length(self, shard: int, node: int) -> int:
@@ -162,9 +167,9 @@ class NodesSource:
         """Numbers of the nodes that answer."""
         return sorted(self._nodes)
 
-    def best_node(self, shard: int) -> int:
+    def best_node(self, shard: int, said: Sequence[NodeLog] = ()) -> int:
         """The node whose log goes furthest, of those that have what is acknowledged."""
-        return self.reader.best(shard).index
+        return self.reader.best(shard, said).index
 
     def length(self, shard: int, node: int) -> int:
         """Number of entries that a node has."""

@@ -25,8 +25,10 @@ PAGE_ENTRIES = 400
 others."""
 
 _FIRST_ENTRIES = 8
+_GROWTH = 4
 _PAGE_BYTES = 4 << 20
-"""A page has fewer entries where they are large: one has up to 8 MiB. The first page is small."""
+"""A page has fewer entries where they are large: one has up to 8 MiB. The first page is small, and the next
+ones grow as far as the sizes so far allow."""
 
 _NAMES = (b"r", b"n", b"h")
 _ALL_NAMES = [{name} for name in _NAMES]
@@ -169,7 +171,7 @@ class NodeReader:
             (keys.snapshots, "hgetall"),
             (OWNERS, "hgetall") if is_catalog else (OWNERS, "hget", str(shard)),
         )
-        if is_catalog:  # the owners of all shards are of no log, and go with the catalog
+        if is_catalog:  # the owners of all shards
             for number, row in (owner or {}).items():
                 self._epoch_of(number.decode(errors="replace"), row)
         places = (
@@ -188,7 +190,8 @@ class NodeReader:
     def seen(self, said: NodeLog, shard: int, shard_count: int) -> NodeLog:
         """What it says of a log, with the ends of what it has, and after these what it promised."""
         keys = log_keys(shard, shard_count)
-        names = [NODE, OWNERS, keys.log, keys.promise, keys.acknowledged, keys.exported, keys.snapshots]
+        names = [keys.log, keys.promise, keys.acknowledged, keys.exported, keys.snapshots]
+        names += (NODE, OWNERS) if shard == shard_count else ()  # they are of no log, and go with the catalog
         names += [keys.snapshot(upto.stream_id) for upto in said.markers]
         likely = said.acknowledged.epoch  # which it promised, if nobody has claimed the log just now
         *left_ms, first, end, promise, begins = self._read_together(
@@ -234,13 +237,16 @@ class NodeReader:
 
     def has(self, shard: int, shard_count: int, position: Position) -> bool:
         """Whether there is an entry at a place."""
-        return self.reaches(shard, shard_count, position)[0]
+        return self.at(shard, shard_count, position) is not None
 
-    def reaches(self, shard: int, shard_count: int, position: Position) -> tuple[bool, Position]:
-        """Whether there is an entry at a place, and where the last one is; NOWHERE: there is no log."""
-        key, place = log_keys(shard, shard_count).log, position.stream_id
-        found, end = self._read_together((key, "xrange", place, place), (key, "xrevrange", "+", "-", 1))
-        return bool(found), _only(end)
+    def reach(self, shard: int, shard_count: int) -> NodeLog:
+        """Only how far it knows a log to be acknowledged, and where its last entry is."""
+        keys = log_keys(shard, shard_count)
+        acknowledged, end = self._read_together(
+            (keys.acknowledged, "get"), (keys.log, "xrevrange", "+", "-", 1)
+        )
+        place = self._place(keys.acknowledged, acknowledged)
+        return NodeLog(self.index, acknowledged=place, end=_only(end))
 
     def end(self, shard: int, shard_count: int) -> Position:
         """Position of the last entry; NOWHERE: there is no log."""
@@ -282,7 +288,7 @@ class NodeReader:
     def times_ms(self, shard: int, shard_count: int) -> tuple[int, int]:
         """When the first and the last entry were written, by their writers' clocks, Unix time; 0: unknown."""
         key = log_keys(shard, shard_count).log
-        ends = [self._read(key, read, key, count=1) for read in (self._redis.xrange, self._redis.xrevrange)]
+        ends = self._read_together((key, "xrange", "-", "+", 1), (key, "xrevrange", "+", "-", 1))
         first, last = (_written_at_ms(found[0][1].get(b"r", b"")) if found else 0 for found in ends)
         return first, last
 
@@ -316,7 +322,7 @@ class NodeReader:
                 more = len(rows) == asked
                 if more:
                     size_bytes = sum(len(words[1]) for _, words in rows)
-                    asked = max(1, min(2 * asked, asked * _PAGE_BYTES // max(size_bytes, 1), count))
+                    asked = max(1, min(_GROWTH * asked, asked * _PAGE_BYTES // max(size_bytes, 1), count))
                     start = f"({rows[-1][0].decode()}"
                     connection.send_command("XRANGE", key, start, upto.stream_id, "COUNT", asked)
                 page = _page(rows)

@@ -197,10 +197,17 @@ class StoredLogs:
 
         Args:
             shard: number of the log.
-            said: what the nodes said of it; nothing: they are asked how far it is acknowledged.
+            said: what the nodes said of it; nothing: they are asked.
         """
-        place = max(one.acknowledged for one in said) if said else self.acknowledged(shard)
-        return max(self.nodes, key=lambda node: node.reaches(shard, self.shard_count, place))
+        said = said or [node.reach(shard, self.shard_count) for node in self.nodes]
+        place, ends = max(one.acknowledged for one in said), {one.node: one.end for one in said}
+
+        def reach(node: NodeReader) -> tuple[bool, Position]:
+            end = ends.get(node.index, NOWHERE)
+            has = end == place or (end > place and node.has(shard, self.shard_count, place))
+            return has, end
+
+        return max(self.nodes, key=reach)
 
     def pages(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Page]:
         """Entries of a log as one node has them, up to a position."""
