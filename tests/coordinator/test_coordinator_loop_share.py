@@ -13,7 +13,13 @@ from muster_coordinator.api.calls import LARGE_BYTES, LARGE_PARTITIONS, Calls
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    incremental_pb2,
+    session_pb2,
+    session_pb2_grpc,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -67,7 +73,20 @@ def of_many_partitions(number: int) -> coordinator_pb2.OffsetDeleteRequest:
     return coordinator_pb2.OffsetDeleteRequest(group_id=f"g{number}", topics=topics)
 
 
-@pytest.mark.parametrize("made", [large, of_many_partitions])
+def of_many_topics(number: int) -> coordinator_pb2.OffsetDeleteRequest:
+    """The same without a partition."""
+    topics = [common_pb2.TopicPartitions(topic=f"t{topic}") for topic in range(LARGE_PARTITIONS + 1)]
+    return coordinator_pb2.OffsetDeleteRequest(group_id=f"g{number}", topics=topics)
+
+
+def of_many_owned(number: int) -> incremental_pb2.ConsumerGroupHeartbeatRequest:
+    """A heartbeat that says where its member works: it counts for no quota, and takes as long."""
+    request = incremental_pb2.ConsumerGroupHeartbeatRequest(group_id=f"g{number}", member_id="m")
+    request.owned.topics.add(topic="t", partitions=range(LARGE_PARTITIONS + 1))
+    return request
+
+
+@pytest.mark.parametrize("made", [large, of_many_partitions, of_many_topics, of_many_owned])
 async def test_large_requests_that_come_together_are_looked_through_in_different_turns(
     monkeypatch: pytest.MonkeyPatch, made: Callable[[int], Any]
 ) -> None:
@@ -83,7 +102,8 @@ async def test_large_requests_that_come_together_are_looked_through_in_different
     answering = Calls(nothing, nothing, 1 << 20)
     answers: Any = await asyncio.gather(*(answering.answer(made(number), "") for number in range(5)))
     turns.stop()
-    found = [answer.topics[0].partitions[0] if answer.topics else answer for answer in answers]
+    of_a_commit = coordinator_pb2.OffsetCommitResponse
+    found = [one.topics[0].partitions[0] if isinstance(one, of_a_commit) else one for one in answers]
     assert [one.error_code for one in found] == [error_code.COORDINATOR_NOT_AVAILABLE] * 5
     assert len(set(looked)) == 5
 

@@ -260,6 +260,14 @@ async def test_calls_that_change_a_group_count_for_its_prefix(caller: Caller, wh
     assert await status(change("another")) is grpc.StatusCode.OK, "it has another prefix"
 
 
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 100}], indirect=True)
+async def test_a_topic_without_partitions_costs_what_one_of_them_does(caller: Caller) -> None:
+    topics = [common_pb2.TopicPartitions(topic=f"t{number}") for number in range(BURST_S * 100 + 1_000)]
+    wanted = coordinator_pb2.OffsetDeleteRequest(group_id=GROUP, topics=topics)
+    assert await status(caller.stub.OffsetDelete(wanted, timeout=60)) is grpc.StatusCode.OK
+    assert await status(caller.stub.OffsetDelete(named(11)["offset_delete"], timeout=60)) is EXHAUSTED
+
+
 OF_PARTITIONS = """
 [[quota]]
 groups = "g"

@@ -57,6 +57,14 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
     assert violations(request_) == []
 
 
+def heartbeat_of(topics: int) -> incremental_pb2.ConsumerGroupHeartbeatRequest:
+    """From a member that works on one partition of so many topics."""
+    request = incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1)
+    for number in range(topics):
+        request.owned.topics.add(topic=f"t{number}", partitions=[0])
+    return request
+
+
 @pytest.mark.parametrize(
     ("request_", "field", "limit"),
     [
@@ -213,6 +221,7 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (ALTER(group_id="g", unset=["hold", "hold"]), "unset[1]", "twice"),
         (ALTER(group_id="g", set=SETTINGS(hold=True), unset=["hold"]), "unset[0]", "same call"),
         (ALTER(group_id="g", unset=["hold"] * 8), "unset", "0 to 7"),
+        (heartbeat_of(10_001), "owned.topics", "10,000"),
         (CONVERT(group_id="g"), "kind", "GROUP_KIND_CLASSIC"),
         (CONVERT(group_id="g", kind=KIND.ValueType(9)), "kind", "GROUP_KIND_INCREMENTAL"),
         (CONVERT(group_id="g", kind=KIND.ValueType(1), reason="x" * 256), "reason", "255"),

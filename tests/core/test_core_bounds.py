@@ -186,6 +186,21 @@ def look_through(cluster: VirtualShard) -> None:
     assert cluster.waiting
 
 
+def test_topics_that_a_removal_names_without_a_partition_are_looked_at_some_at_a_time() -> None:
+    cluster = VirtualShard()
+    cluster.ask(commit_from_outside(["t1"]))
+    topics = [common_pb2.TopicPartitions(topic=f"t{number}") for number in range(10_000)]
+    topics[-1].partitions.append(0)
+    topics[1].partitions.append(0)
+    cluster.auto_ack = False
+    call = cluster.send(coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics))
+    look_through(cluster)
+    cluster.acknowledge()
+    answer: Any = cluster.answer(call)
+    assert [topic.name for topic in answer.topics] == [topic.topic for topic in topics]
+    assert all_offsets(cluster) == []
+
+
 @pytest.mark.parametrize("how", ["given up", "suspended", "slow"])
 def test_a_removal_that_ends_while_it_looks_around_removes_nothing_and_holds_up_nobody(how: str) -> None:
     cluster = VirtualShard()

@@ -10,15 +10,26 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 _SPANS = 32
 """So many runs of numbers are told of a topic."""
 
 
 def partitions_named(request: GroupRequest) -> int:
-    """How many partitions a call names whose offsets it stores, reads or removes."""
+    """How many partitions a call names whose offsets it stores, reads or removes.
+
+    A topic counts as one at least: it is looked at also where none of its partitions is named.
+    """
     count = _COUNTS.get(type(request))
     return 0 if count is None else count(request)
+
+
+def partitions_looked_at(request: GroupRequest) -> int:
+    """These, or what a member says in a heartbeat that it works on, which counts for no quota."""
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        return len(request.topics.names) + _in_topics(request.owned)
+    return partitions_named(request)
 
 
 def spans_of(numbers: Collection[int]) -> str:
@@ -39,11 +50,11 @@ def _runs(numbers: Collection[int]) -> Iterator[str]:
 
 
 def _in_topics(request: Any) -> int:
-    return sum([len(topic.partitions) for topic in request.topics])
+    return sum([len(topic.partitions) or 1 for topic in request.topics])
 
 
 def _committed(request: OffsetCommitRequest) -> int:
-    return _in_topics(request) + sum([len(topic.partitions) for topic in request.ends])
+    return _in_topics(request) + sum([len(topic.partitions) or 1 for topic in request.ends])
 
 
 def _fetched(request: OffsetFetchRequest) -> int:

@@ -154,7 +154,9 @@ class ConsumerGroupHeartbeatRequest(_message.Message):
 
     @_builtins.property
     def owned(self) -> Global___ConsumerGroupHeartbeatRequest.Partitions:
-        """What it works on, to the best of its knowledge; absent: all that it was given. Empty to join."""
+        """What it works on, to the best of its knowledge; absent: all that it was given. Empty to join. At most 100,000
+        partitions, of 10,000 topics.
+        """
 
     @_builtins.property
     def version(self) -> _common_pb2.Position:

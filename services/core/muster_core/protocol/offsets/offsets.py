@@ -264,12 +264,13 @@ def _looked_through(
         subscribed = group.has_members and not name.startswith(PARKED_PREFIX) and group.is_subscribed_to(name)
         code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
         add = response.topics.add(name=name).partitions.add
-        for first in range(0, len(entry.partitions), LOOKED_AT):
+        for first in range(0, len(entry.partitions) or 1, LOOKED_AT):
             numbers = entry.partitions[first : first + LOOKED_AT]
-            if left < len(numbers):
+            cost = len(numbers) or 1  # a topic takes as long as a partition, also without any
+            if left < cost:
                 yield
                 left = LOOKED_AT
-            left -= len(numbers)
+            left -= cost
             for number in numbers:
                 add(partition=number, error_code=code) if code else add(partition=number)
             if not subscribed and (there := group.offsets.there(name, numbers)):
