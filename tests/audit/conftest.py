@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 FOR_SMALL_DATA = {
     "spark.sql.adaptive.enabled": "false",  # it plans anew after each stage
     "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than what is compiled
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # expressions, too
+    "spark.sql.shuffle.partitions": "1",
 }
 """For the plans of some hundred rows. Commands that tests start as processes have what users have."""
 

@@ -114,10 +114,8 @@ def check_insights(
 
     `filled`: those that have rows; none: all have, and so has the period before.
     """
-    tables = {
-        name: [row for built in logs for row in plain_tables(built.shard, built.entries)[name]]
-        for name in ALL
-    }
+    of_logs = [plain_tables(built.shard, built.entries) for built in logs]
+    tables = {name: [row for of_log in of_logs for row in of_log[name]] for name in ALL}
     assert found.period.to_ms == max(built.now_ms for built in logs) + 1
     wanted = plain_insights.results(tables, found.period)
     for name, rows in wanted.items():

@@ -206,18 +206,22 @@ def _stored_member(read: Read, member_id: str) -> records_pb2.Member:
 # --- assignments
 
 
-def assignments(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
+def assignments(reads: Sequence[Read], known: dict[int, Table] | None = None) -> Iterator[dict[str, Any]]:
     """Each partition that was given with a token of its own, until the record that ends it.
 
-    `_open` says whether a later record may still change the row.
+    `_open` says whether a later record may still change the row. `known` has, by their number, what this
+    says of the first records alone: it is asked for them again and again.
     """
+    known = {} if known is None else known
     for begin, read in enumerate(reads):
         if read.kind == "assignment_committed":
             for partition, (member_id, token) in read.given.items():
                 if token == read.position:
                     yield _interval(reads, begin, partition, member_id, read.message.generation)
         elif read.kind == "member_replaced":
-            for row in list(assignments(reads[:begin])):
+            if begin not in known:
+                known[begin] = list(assignments(reads[:begin], known))
+            for row in known[begin]:
                 same = row["group_id"] == read.message.group_id
                 if (
                     same
