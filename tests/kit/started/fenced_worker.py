@@ -11,7 +11,7 @@ import asyncio
 import json
 import sqlite3
 import sys
-from contextlib import closing
+import threading
 
 import muster
 
@@ -30,20 +30,24 @@ class Sink:
     def __init__(self, path: str, worker: str = "") -> None:
         self._path = path
         self._worker = worker
-        with closing(self._open()) as db:
-            db.executescript(TABLES)
+        self._of_thread = threading.local()
+        self._db.executescript(TABLES)
 
-    def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, timeout=60, isolation_level="IMMEDIATE")
-        db.execute("PRAGMA synchronous = OFF")  # the machine does not fail, and disks are slow
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """Kept by each thread: to open it takes longer than all that is done in it."""
+        db: sqlite3.Connection | None = getattr(self._of_thread, "db", None)
+        if db is None:
+            db = self._of_thread.db = sqlite3.connect(self._path, timeout=60, isolation_level="IMMEDIATE")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = OFF")  # the machine does not fail, and disks are slow
         return db
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
-        with closing(self._open()) as db:
-            return db.execute(query).fetchall()
+        return self._db.execute(query).fetchall()
 
     def begin(self, partition: int, token: str) -> None:
-        with closing(self._open()) as db, db:
+        with self._db as db:
             other = db.execute(
                 "SELECT worker, token FROM holder WHERE partition = ?", (partition,)
             ).fetchone()
@@ -54,27 +58,27 @@ class Sink:
             self._fence(db, partition, token)
 
     def write(self, partition: int, token: str) -> None:
-        with closing(self._open()) as db, db:
+        with self._db as db:
             self._fence(db, partition, token)
 
     def resume(self, partition: int, position: int) -> None:
         """Work goes on from a position, which is never below one that was committed."""
-        with closing(self._open()) as db, db:
+        with self._db as db:
             done = db.execute("SELECT position FROM done WHERE partition = ?", (partition,)).fetchone()
             if done is not None and position < done[0]:
                 self._wrong(db, partition, f"goes on from {position} after {done[0]} was committed")
 
     def committed(self, partition: int, position: int) -> None:
-        with closing(self._open()) as db, db:
+        with self._db as db:
             db.execute("INSERT OR REPLACE INTO done VALUES (?, ?)", (partition, position))
 
     def killed(self, worker: str) -> None:
         """A worker was killed: it works on nothing."""
-        with closing(self._open()) as db, db:
+        with self._db as db:
             db.execute("DELETE FROM holder WHERE worker = ?", (worker,))
 
     def end(self, partition: int, token: str) -> None:
-        with closing(self._open()) as db, db:
+        with self._db as db:
             db.execute("DELETE FROM holder WHERE partition = ? AND token = ?", (partition, token))
 
     def _fence(self, db: sqlite3.Connection, partition: int, token: str) -> None:
