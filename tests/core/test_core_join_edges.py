@@ -1,5 +1,6 @@
 """JoinGroup where it is easy to get wrong: limits to the byte, retries, ids that expire, take-overs."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -194,6 +195,23 @@ def test_a_known_member_may_not_grow_beyond_the_limit_of_bytes() -> None:
     acts.stable(cluster, who)
     who.protocols = [("range", bytes(1_500))]
     assert acts.ask_join(who).error_code == error_code.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_known_member_stays_in_a_group_that_has_more_bytes_than_it_may() -> None:
+    """Its owner has another limit now than when it came."""
+    cluster = acts.shard(max_group_bytes=3_000)
+    first, other = (acts.member(cluster, name, protocols=[("range", bytes(1_000))]) for name in "ab")
+    acts.stable(cluster, first, other)
+    cluster.config = replace(cluster.config, max_group_bytes=1_500)
+    cluster = cluster.reloaded()
+    for who, size_bytes, code in (
+        (first, 1_000, error_code.NONE),
+        (first, 900, error_code.NONE),
+        (other, 1_001, error_code.GROUP_MAX_SIZE_REACHED),
+    ):
+        who.protocols = [("range", bytes(size_bytes))]
+        call = cluster.send(acts.join_of(who, member_id=who.member_id))
+        assert (0 if cluster.is_parked(call) else acts.error_of(cluster.answer(call))) == code
 
 
 # --- retries

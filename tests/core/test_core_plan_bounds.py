@@ -67,7 +67,7 @@ def test_members_whose_wants_are_not_known_are_not_refused() -> None:
 @pytest.mark.parametrize(("partitions", "fits"), [(50, True), (90, False)])
 def test_a_plan_that_the_log_cannot_hold_as_one_record_is_refused(partitions: int, fits: bool) -> None:
     """Each member may get a partition of each topic, and names all of them."""
-    cluster = acts.shard(initial_rebalance_delay_ms=60_000, max_size=1_000)
+    cluster = acts.shard(initial_rebalance_delay_ms=60_000, max_size=1_000, max_group_bytes=7 << 20)
     topics = [f"{number:0240}" for number in range(200)]
     hear(cluster, 5, dict.fromkeys(topics, partitions))
     answers = [of(cluster, f"m{number}", *topics).join() for number in range(partitions)]

@@ -8,11 +8,14 @@ many characters of one byte all join.
 from kit.lives.virtual_shard import VirtualShard
 from kit.programs import Broken, report, run
 from muster_coordinator.validation import violations
+from muster_core.config import GroupConfig
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 MEMBERS = 1_900
+MOST_BYTES = 7 << 20
+"""The most that `MUSTER_GROUP_MAX_GROUP_BYTES` may be."""
 PROTOCOLS = 16
 CHARACTERS = 63
 SMILEY = 0x1F600
@@ -34,7 +37,7 @@ async def main() -> None:
 
 def generation(first_character: int) -> records_pb2.Record:
     """The first generation of a group whose members use characters from this one on."""
-    shard = VirtualShard()
+    shard = VirtualShard(GroupConfig(max_group_bytes=MOST_BYTES))
     shard.auto_ack = False
     for number in range(MEMBERS):
         request = join(number, first_character)

@@ -21,8 +21,8 @@ class GroupConfig:
         max_bytes: what the groups of all shards of the process may hold in memory, as it is counted.
         max_bytes_per_shard: as `max_bytes`, of one shard.
         max_size: members per group (KIP-389).
-        max_group_bytes: ids and protocol lists of all members of a group, which one record holds; below
-            the 8 MiB that a record may have.
+        max_group_bytes: ids and protocol lists of all members of a group, which one record holds: while nodes
+            take that, all others wait.
         max_partitions: partitions that a group's published assignments give in a generation.
         max_topics: different topics that the members of an incremental group name.
         max_kept_tokens: partitions of a generation that keep their tokens because members never gave them up;
@@ -61,7 +61,7 @@ class GroupConfig:
     max_bytes: int = 1 << 30
     max_bytes_per_shard: int = 512 << 20
     max_size: int = 5_000
-    max_group_bytes: int = 7 * 1_048_576
+    max_group_bytes: int = 2 * 1_048_576
     max_partitions: int = 200_000
     max_topics: int = 10_000
     max_kept_tokens: int = 20_000

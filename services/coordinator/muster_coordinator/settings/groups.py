@@ -87,8 +87,12 @@ class GroupSettings(Settings):
     max_group_bytes: int = Field(
         default=_DEFAULTS.max_group_bytes,
         ge=65_536,
-        le=_DEFAULTS.max_group_bytes,
-        description=("Ids and protocol lists of all members of a group together; more are refused."),
+        le=7 * 1_048_576,  # below the 8 MiB that a record may have
+        description=(
+            "Ids and protocol lists of all members of a group together, as one record has them at each "
+            "rebalance; more are refused, but for a member that brings no more than it had. While the log "
+            "takes such a record all others wait, for some 5 ms for each MiB."
+        ),
     )
     require_member_secrets: bool = Field(
         default=_DEFAULTS.require_member_secrets,

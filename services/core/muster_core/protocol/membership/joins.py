@@ -179,7 +179,12 @@ class Joins:
         return None
 
     def _has_bytes(self, group: Group, known: Member | None, join: JoinCall) -> bool:
-        """Whether the record of the group's next generation can take what the member brings."""
+        """Whether the record of the group's next generation can take what the member brings.
+
+        What a member had may stay, also where the limit was another one when it came.
+        """
+        if known is not None and join.terms.protocols.size_bytes <= known.terms.protocols.size_bytes:
+            return True
         size_bytes = group.size_bytes + join.size_bytes - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
 
