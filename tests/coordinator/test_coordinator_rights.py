@@ -17,6 +17,7 @@ from muster_protos.muster.v1.group_conversion_pb2 import (
     GROUP_KIND_INCREMENTAL,
     ConvertGroupRequest,
 )
+from muster_runtime.rpc.access.trail import LISTED_MAX
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 from structlog.testing import capture_logs
@@ -249,6 +250,20 @@ async def test_removed_offsets_are_told_in_few_words(callers: Callers) -> None:
     assert told["what"] == ["offsets:mine-1/t/0-7999,9001", f"offsets:mine-1/also/{few},… (1,000)"]
     assert told["outcome"] == "done"
     assert "errors" not in told
+
+
+async def test_of_many_topics_the_first_are_told_and_how_many_more_there_are(callers: Callers) -> None:
+    topics = [common_pb2.TopicPartitions(topic=f"t{number}", partitions=[0]) for number in range(2_500)]
+    topics.insert(1, common_pb2.TopicPartitions(topic="of-nothing"))
+    request = coordinator_pb2.OffsetDeleteRequest(group_id="mine-1", topics=topics)
+    await callers.worker.stub.OffsetCommit(commits("t"), timeout=60)
+    with capture_logs() as lines:
+        answer = await callers.operator.stub.OffsetDelete(request, timeout=60)
+    (told,) = [line for line in lines if line["event"] == "audit"]
+    assert len(answer.topics) == 2_501
+    assert told["what"][:2] == ["offsets:mine-1/t0/0", "offsets:mine-1/t1/0"]
+    assert told["what"][-1] == "offsets:mine-1/… (1,501 topics)"
+    assert (len(told["what"]), told["outcome"]) == (LISTED_MAX, "done")
 
 
 @pytest.mark.row("DG-06")

@@ -17,6 +17,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -29,6 +30,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 )
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import Need, need_of
+from muster_runtime.rpc.access.trail import LISTED_MAX
 from muster_runtime.rpc.access.verbs import Kind, Verb
 from muster_runtime.rpc.identity import current_identity
 
@@ -396,13 +398,26 @@ def outcomes_of(request: GroupRequest, answer: Any) -> tuple[list[str], dict[str
                 for one in answer.members
             } or {f"group:{request.group_id}": answer.error_code}
         case OffsetDeleteRequest():
-            # By topic, whose partitions have one outcome: ten thousand names would fill the disk.
-            codes = {
-                f"offsets:{request.group_id}/{asked.topic}/{spans_of(asked.partitions)}": (
-                    topic.partitions[0].error_code if topic.partitions else error_code.NONE
-                )
-                for asked, topic in zip(request.topics, answer.topics, strict=False)
-            } or {f"group:{request.group_id}": answer.error_code}
+            codes = _removed_offsets(request, answer) or {f"group:{request.group_id}": answer.error_code}
         case _:
             codes = {f"group:{group_of(request)}": answer.error_code}
     return list(codes), {what: common_pb2.ErrorCode.Name(code) for what, code in codes.items() if code}
+
+
+def _removed_offsets(
+    request: OffsetDeleteRequest, answer: OffsetDeleteResponse
+) -> dict[str, common_pb2.ErrorCode.ValueType]:
+    """By topic, whose partitions have one outcome: ten thousand names would fill the disk, and take long."""
+    outcomes = [
+        (asked, topic.partitions[0].error_code)
+        for asked, topic in zip(request.topics, answer.topics, strict=False)
+        if topic.partitions
+    ]
+    of_group = f"offsets:{request.group_id}/"
+    codes = {
+        f"{of_group}{asked.topic}/{spans_of(asked.partitions)}": code
+        for asked, code in outcomes[: LISTED_MAX - 1]
+    }
+    if rest := [code for _, code in outcomes[LISTED_MAX - 1 :]]:
+        codes[f"{of_group}… ({len(rest):,} topics)"] = max(rest)
+    return codes
