@@ -85,16 +85,24 @@ class Program:
 
 
 def programs_in(folder: Path) -> dict[str, Program]:
-    """The programs of a folder by name, in their order: files that call `run` when they are started."""
+    """The programs of a folder by name, in their order: files that call `run`, or what does so."""
     found = {}
     for path in sorted(folder.glob("*.py")):
         source = path.read_text("utf-8")
-        if path.name == "__main__.py" or '\nif __name__ == "__main__":\n' not in source:
-            continue
         tree = ast.parse(source)
+        if not _is_program(tree):
+            continue
         summary = (ast.get_docstring(tree) or "").partition("\n")[0]
         found[path.stem] = Program(path.stem, f"{folder.name}.{path.stem}", summary, _stands_open(tree))
     return found
+
+
+def _is_program(tree: ast.Module) -> bool:
+    """Not those that are started by a program, with arguments, and end as they like."""
+    match tree.body:
+        case [*_, ast.If(test=ast.Compare(left=ast.Name("__name__")), body=[ast.Expr(ast.Call(ast.Name()))])]:
+            return True
+    return False
 
 
 def _stands_open(tree: ast.Module) -> str:

@@ -33,6 +33,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = tmp_path / "attacks"
     made.mkdir()
     (made / "helper.py").write_text('"""No program."""\n')
+    (made / "worker.py").write_text(
+        '"""None either: a program starts it."""\nimport asyncio, sys\n\n'
+        'if __name__ == "__main__":\n    asyncio.run(None, sys.argv[1])\n'
+    )
     return made
 
 
