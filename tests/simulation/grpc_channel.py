@@ -216,8 +216,9 @@ class _Method:
         self._channel = channel
         self._method = method
         given = dict(zip(("request_serializer", "response_deserializer"), serializers, strict=False)) | named
-        self._serialize: Callable[[Any], bytes] = given["request_serializer"]
-        self._deserialize: Callable[[bytes], Any] = given["response_deserializer"]
+        # Where there is none, messages are bytes.
+        self._serialize: Callable[[Any], bytes] = given.get("request_serializer") or bytes
+        self._deserialize: Callable[[bytes], Any] = given.get("response_deserializer") or bytes
         self._request_streams = request_streams
         self._response_streams = response_streams
 
