@@ -113,7 +113,7 @@ async def test_steps_travel_together_until_their_message_has_megabytes() -> None
     for shard, step in enumerate(steps):
         client.submit(shard, step)
     client.submit(len(sizes), check)
-    writing = asyncio.create_task(client._write(Call(), log_client._Stream()))  # type: ignore[arg-type]
+    writing = asyncio.create_task(client._write(Call(), log_client._Stream()))  # type: ignore[arg-type]  # a stand-in that only writes
     await until_equal(lambda: sum(len(request.calls) for request in sent), len(sizes) + 1)
     writing.cancel()
     assert [[call.shard for call in request.calls] for request in sent] == [[0, 1, 2, 3], [4, 5, 6]]

@@ -79,10 +79,10 @@ async def test_the_rest_of_a_large_command_goes_to_no_other_connection() -> None
     """What records have in them would be read as commands there."""
     connection = NodeConnection("redis://127.0.0.1:1", 2_000)
     wire = _Breaks()
-    connection._connection = wire  # type: ignore[assignment]
+    connection._connection = wire  # type: ignore[assignment]  # a stand-in that only sends
     connection.send(plain, "SET", "key", Packed.of([bytes(3 * connection_module._SLICE_BYTES)]))
     with pytest.raises(OSError, match="broke"):
-        await connection._write(wire)  # type: ignore[arg-type]
+        await connection._write(wire)  # type: ignore[arg-type]  # as before
     assert wire.sent == 2
 
 
