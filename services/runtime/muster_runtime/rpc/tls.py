@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 from pydantic import Field, PrivateAttr, model_validator
@@ -31,6 +31,14 @@ class TlsSettings(Settings):
     require_client_certificate: bool = Field(
         default=False,
         description="Whether the server refuses clients without a certificate signed by the CA.",
+    )
+
+    min_version: Literal["1.2", "1.3"] = Field(
+        default="1.3",
+        description=(
+            "The lowest version of TLS that gRPC speaks in this process, as server and in its own channels. "
+            "It is read before all else, from the environment alone."
+        ),
     )
 
     _files: RenewedFiles = PrivateAttr()
