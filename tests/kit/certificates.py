@@ -1,9 +1,13 @@
 """Certificates of an authority, a server and others, made with openssl."""
 
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 AUTHORITY, OTHER_AUTHORITY = "authority", "other-authority"
 SERVER, WORKER, STRANGER = "server", "worker", "stranger"
@@ -59,14 +63,17 @@ class Certificates:
         files = ("-keyout", self.key(authority), "-out", self.certificate(authority))
         self._openssl("req", "-x509", *_CURVE, *files, "-days", str(_DAYS), "-subj", f"/CN={authority}")
 
-    def issue(self, name: str, authority: str, days: int = _DAYS, names: str = _HERE) -> None:
+    def issue(
+        self, name: str, authority: str, days: int = _DAYS, names: str = _HERE, age_days: int = 0
+    ) -> None:
         """Makes a certificate for this machine, or a new one in its place, that lasts so many days.
 
         Args:
             name: its common name, and of its files.
             authority: signs it.
-            days: that it lasts.
+            days: that it lasts from now on.
             names: the alternative names, as openssl writes them; empty: none.
+            age_days: so long ago it began to count.
         """
         request, extensions = self._folder / f"{name}.csr", self._folder / "extensions"
         extensions.write_text(f"subjectAltName={names}\n" if names else "")
@@ -76,6 +83,25 @@ class Certificates:
         by = ("-CA", self.certificate(authority), "-CAkey", self.key(authority), "-CAcreateserial")
         files = ("-in", str(request), "-out", self.certificate(name), "-extfile", str(extensions))
         self._openssl("x509", "-req", *by, *files, "-days", str(days))
+        if age_days:
+            self._age(name, authority, age_days)
+
+    def _age(self, name: str, authority: str, days: int) -> None:
+        """Has a certificate begin earlier, which openssl lets nobody say before its version 3.4."""
+        file, key = Path(self.certificate(name)), Path(self.key(authority))
+        signing = serialization.load_pem_private_key(key.read_bytes(), None)
+        assert isinstance(signing, ec.EllipticCurvePrivateKey)
+        made = x509.load_pem_x509_certificate(file.read_bytes())
+        aged = x509.CertificateBuilder(
+            made.issuer,
+            made.subject,
+            made.public_key(),
+            made.serial_number,
+            made.not_valid_before_utc - timedelta(days),
+            made.not_valid_after_utc,
+            list(made.extensions),
+        ).sign(signing, hashes.SHA256())
+        file.write_bytes(aged.public_bytes(serialization.Encoding.PEM))
 
     def issue_with_uris(self, days: int = _DAYS) -> None:
         """Gives the server and the worker new certificates, each with a URI: see `uri`."""

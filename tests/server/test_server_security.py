@@ -7,6 +7,7 @@ import grpc
 import pytest
 from kit.certificates import AUTHORITY, SERVER, Certificates, uri
 from kit.tokens import token_settings
+from muster_runtime.rpc.expiry import Validity
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.ports import LOOPBACK
 from muster_server.doctor.findings import CheckResult
@@ -73,7 +74,7 @@ async def test_a_cluster_with_certificates_tokens_and_names_passes(tmp_path: Pat
         assert {where for where, result in tls.items() if result != OK} == {
             where for where in tls if where.startswith("redis ")
         }
-        certificates.issue(SERVER, AUTHORITY, days=5)
+        certificates.issue(SERVER, AUTHORITY, days=5, age_days=60)
         found = await examine(folder, **settings)
         assert set(results(found, "certificates").values()) == {WARNING}
 
@@ -83,11 +84,16 @@ INTERNAL = Port(METADATA, "m:2", public=False, internal=True)
 
 
 @pytest.mark.parametrize(
-    ("days", "result"),
-    [(15.0, OK), (14.1, OK), (13.9, WARNING), (2.1, WARNING), (1.9, FAILED), (-1.0, FAILED)],
+    ("life_days", "days", "result"),
+    [
+        *((365, 15.0, OK), (365, 14.1, OK), (365, 13.9, WARNING), (365, 2.1, WARNING), (365, 1.9, FAILED)),
+        *((365, -1.0, FAILED), (1, 0.21, OK), (1, 0.19, WARNING), (1, 0.01, FAILED)),
+    ],
 )
-def test_certificates_are_told_of_before_they_end(days: float, result: CheckResult) -> None:
-    shown = Shown(INTERNAL, reached=True, tls=True, expires_s=1_000 + days * DAY_S)
+def test_certificates_are_told_of_before_they_end(life_days: float, days: float, result: CheckResult) -> None:
+    ends_s = 1_000 + days * DAY_S
+    validity = Validity(ends_s - life_days * DAY_S, ends_s)
+    shown = Shown(INTERNAL, reached=True, tls=True, validity=validity)
     (finding,) = [one for one in judge_ports([shown], 1_000) if one.check == "certificates"]
     assert finding.result is result
     assert ("has ended" in finding.detail) is (days < 0)

@@ -14,6 +14,7 @@ import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
+from muster_runtime.rpc.expiry import CertificateWatch
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
 from muster_runtime.rpc.trust import Trust
@@ -260,8 +261,11 @@ class Composition:
         if self._trust.access.file is None and {DISCOVERY, COORDINATOR} & set(self.roles):
             log.warning("access_rules_absent", meaning="whoever reaches a port may do everything")
         watches: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait())]
+        certificates = CertificateWatch(self._trust.tls)
+        looking = asyncio.ensure_future(certificates.run())
         try:
             metrics_port = await self._start_telemetry()
+            self._telemetry.add(lambda: certificates)
             for role in self.roles:
                 running = await self._start(role)
                 watches.append(asyncio.ensure_future(running.over()))
@@ -278,7 +282,7 @@ class Composition:
                     await ready
             return 0 if stop.is_set() else 1
         finally:
-            for watch in watches:
+            for watch in (looking, *watches):
                 watch.cancel()
             await self._stop()
             await self._telemetry.stop()

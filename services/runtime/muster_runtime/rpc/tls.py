@@ -32,7 +32,6 @@ class TlsSettings(Settings):
         default=False,
         description="Whether the server refuses clients without a certificate signed by the CA.",
     )
-
     min_version: Literal["1.2", "1.3"] = Field(
         default="1.3",
         description=(
@@ -92,6 +91,14 @@ class TlsSettings(Settings):
             private_key=content.get(self.variable("key_file")),
             certificate_chain=content.get(self.variable("cert_file")),
         )
+
+    def content(self) -> dict[str, bytes]:
+        """What the files hold, by the variables that name them.
+
+        Raises:
+            SettingsError: a file cannot be used, and never could.
+        """
+        return self._files.read()
 
     def renewals(self) -> int:
         """How often the files have changed since they were first read."""

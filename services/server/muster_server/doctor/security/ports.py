@@ -12,6 +12,7 @@ from cryptography import x509
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import parse_address
+from muster_runtime.rpc.expiry import DAY_S, Validity
 from muster_runtime.rpc.tls import TlsSettings
 
 from muster_server.doctor.findings import CheckResult, Finding
@@ -20,10 +21,6 @@ from muster_server.roles import COORDINATOR, DISCOVERY
 ANSWER_S = 3.0
 """Time for each answer."""
 
-EXPIRY_WARNING_DAYS = 14
-EXPIRY_FAILED_DAYS = 2
-
-_DAY_S = 86_400.0
 _CLOSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
@@ -55,7 +52,7 @@ class Shown:
         port: which one.
         reached: whether anything listens there.
         tls: whether it speaks TLS.
-        expires_s: when its certificate ends, Unix time; None: it showed none.
+        validity: of its certificate; None: it showed none.
         internal_call: how it answered an internal call; None: it did not answer.
         public_call: how it answered a call of clients; None: it did not answer, or none was made.
         called: whether calls were made: TLS needs the CA's certificate for that.
@@ -64,7 +61,7 @@ class Shown:
     port: Port
     reached: bool
     tls: bool = False
-    expires_s: float | None = None
+    validity: Validity | None = None
     internal_call: grpc.StatusCode | None = None
     public_call: grpc.StatusCode | None = None
     called: bool = True
@@ -79,12 +76,12 @@ async def look_at(port: Port, tls: TlsSettings) -> Shown:
             writer.close()
     except (OSError, TimeoutError):
         return Shown(port, reached=False)
-    expires_s = await _certificate_ends(address.host, address.port)
-    speaks_tls = expires_s is not None
+    validity = await _certificate(address.host, address.port)
+    speaks_tls = validity is not None
     credentials: grpc.ChannelCredentials | None = None
     if speaks_tls:
         if tls.ca_file is None:
-            return Shown(port, True, speaks_tls, expires_s, called=False)
+            return Shown(port, True, speaks_tls, validity, called=False)
         credentials = grpc.ssl_channel_credentials(tls.ca_file.read_bytes())
     channel = (
         grpc.aio.insecure_channel(port.address)
@@ -95,11 +92,11 @@ async def look_at(port: Port, tls: TlsSettings) -> Shown:
         process: Any = process_pb2_grpc.ProcessServiceStub(channel)
         inside = await _code(process.DescribeProcess, process_pb2.DescribeProcessRequest())
         outside = await _public_call(port, channel)
-    return Shown(port, True, speaks_tls, expires_s, inside, outside)
+    return Shown(port, True, speaks_tls, validity, inside, outside)
 
 
-async def _certificate_ends(host: str, port: int) -> float | None:
-    """When the certificate of a port ends; None: it does not speak TLS."""
+async def _certificate(host: str, port: int) -> Validity | None:
+    """Of the certificate of a port; None: it does not speak TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # it is looked at, not trusted
@@ -111,7 +108,7 @@ async def _certificate_ends(host: str, port: int) -> float | None:
         return None
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
-    return x509.load_der_x509_certificate(shown).not_valid_after_utc.timestamp() if shown else None
+    return Validity.of(x509.load_der_x509_certificate(shown)) if shown else None
 
 
 async def _public_call(port: Port, channel: grpc.aio.Channel) -> grpc.StatusCode | None:
@@ -170,12 +167,12 @@ def _judge_tls(one: Shown, now_s: float) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield Finding("tls", str(one.port), CheckResult.OK, "it speaks TLS")
-    if one.expires_s is None:
+    if one.validity is None:
         return
-    days = (one.expires_s - now_s) / _DAY_S
+    days = one.validity.left_s(now_s) / DAY_S
     result = (
-        CheckResult.FAILED if days < EXPIRY_FAILED_DAYS
-        else CheckResult.WARNING if days < EXPIRY_WARNING_DAYS
+        CheckResult.FAILED if one.validity.is_overdue(now_s)
+        else CheckResult.WARNING if one.validity.is_due(now_s)
         else CheckResult.OK
     )  # fmt: skip
     detail = f"its certificate ends in {days:.1f} days" if days > 0 else "its certificate has ended"
