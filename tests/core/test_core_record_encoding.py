@@ -10,29 +10,32 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 MANY = encoding._FEW + 1
 
 
-def started(members: int) -> records_pb2.Record:
+def started(members: int, size_bytes: int) -> records_pb2.Record:
     record = records_pb2.Record(written_at_ms=5, critical=True)
     record.generation_started.group_id = "billing"
     record.generation_started.generation = 3
     record.generation_started.cause.CopyFrom(common_pb2.RebalanceCause(member_id="m1"))
     for number in range(members):
         member = record.generation_started.members.add(member_id=f"m{number}")
-        member.protocols.add(name="range", metadata=bytes(number))
+        member.protocols.add(name="range", metadata=bytes(size_bytes + number))
     return record
 
 
-def assigned(members: int) -> records_pb2.Record:
+def assigned(members: int, size_bytes: int) -> records_pb2.Record:
     record = records_pb2.Record(written_at_ms=5)
     record.assignment_committed.group_id = "billing"
     for number in range(members):
-        member = record.assignment_committed.members.add(member_id=f"m{number}", assignment=bytes(number))
+        member = record.assignment_committed.members.add(
+            member_id=f"m{number}", assignment=bytes(size_bytes + number)
+        )
         member.kept_tokens.add(topic="orders", partition=number)
     return record
 
 
 @pytest.mark.parametrize("members", [0, 1, MANY - 1, MANY, 300])
-def test_it_is_the_same_record_however_many_members_it_names(members: int) -> None:
-    for record in (started(members), assigned(members)):
+@pytest.mark.parametrize("size_bytes", [0, encoding._LARGE_BYTES])
+def test_it_is_the_same_record_however_many_members_it_names(members: int, size_bytes: int) -> None:
+    for record in (started(members, size_bytes), assigned(members, size_bytes)):
         data = encoded(record)
         assert records_pb2.Record.FromString(data) == record
         assert len(data) == record.ByteSize(), "each field is there once"

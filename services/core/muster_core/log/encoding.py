@@ -11,15 +11,20 @@ _KINDS = ("generation_started", "assignment_committed")
 _FEW = 32
 """With no more members a record is encoded in one piece."""
 
+_LARGE_BYTES = 1 << 10
+"""So it is where the first member takes less, and all others probably do."""
+
 
 def encoded(record: records_pb2.Record) -> bytes:
     """The bytes of a record.
 
-    Those of many members are encoded one by one: in one piece megabytes take three times as long, as the
-    encoder copies what it has each time that it needs more room.
+    Those of many large members are encoded one by one: in one piece megabytes take three times as long, as
+    the encoder copies what it has each time that it needs more room.
     """
     kind = record.WhichOneof("kind")
     if kind not in _KINDS or len(members := getattr(record, kind).members) <= _FEW:
+        return record.SerializeToString()
+    if members[0].ByteSize() < _LARGE_BYTES:
         return record.SerializeToString()
     head, body = records_pb2.Record(), getattr(record, kind)
     _copy_others(record, head, kind)
