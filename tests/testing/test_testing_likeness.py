@@ -44,7 +44,8 @@ async def _script(cluster: muster.Cluster) -> list[object]:
         await first.commit({partition: partition.number + 10})
     await second.start()
     await until(lambda: len(first.partitions) == len(second.partitions) == PARTITIONS // 2)
-    note("two", first.generation == second.generation, len({*_numbers(first), *_numbers(second)}))
+    await until(lambda: first.generation == second.generation)  # told by the answer to what was given back
+    note("two", len({*_numbers(first), *_numbers(second)}))
     moved = second.partitions[0]
     note("token grew", second.token(moved) > tokens[moved])
     note("went on at", (await second.committed([moved]))[moved].offset - moved.number)
@@ -70,4 +71,4 @@ async def test_members_see_the_same(tmp_path: Path) -> None:
         real = await _script(cluster)
     async with LocalCluster() as local:
         assert await _script(local.connect()) == real
-    assert ("two", True, PARTITIONS) in real
+    assert ("two", PARTITIONS) in real
