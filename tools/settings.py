@@ -9,7 +9,7 @@ from pathlib import Path
 from muster_runtime.logs import LogSettings
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import ServerSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.setting_facts import SettingFacts, facts
 from muster_runtime.settings import Settings
 from muster_server.roles import ORDER, settings_classes

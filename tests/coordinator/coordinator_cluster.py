@@ -14,7 +14,7 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.rpc.quotas import QuotaSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 
 SHARDS = 4
 

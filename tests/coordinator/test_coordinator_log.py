@@ -23,8 +23,8 @@ from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECO
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.rpc.channels import open_channel
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 
 pytestmark = pytest.mark.cluster
 

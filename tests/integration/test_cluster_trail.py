@@ -10,7 +10,7 @@ import pytest
 from kit import forked
 from kit.clusters.server_cluster import running
 from kit.waiting import until
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_server.access import trail
 from muster_server.dev.cluster import Description
 

@@ -17,7 +17,7 @@ from kit.clusters.two_versions import SteadyMembers, TwoVersions, history_proble
 from kit.waiting import until
 from muster_core.features import ALL_FEATURES
 from muster_protos.muster.v1 import discovery_pb2
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_server.doctor.examination import Patient, examine
 from muster_server.doctor.findings import CheckResult
 from muster_server.features.command import FeaturesError, enable_one, listing

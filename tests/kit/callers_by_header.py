@@ -9,7 +9,7 @@ import grpc
 from muster_runtime.rpc.access.access import AccessSettings
 from muster_runtime.rpc.identity import NOBODY, Identity, Proof
 from muster_runtime.rpc.identity.callers import Callers
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 
 HEADER = "who"
 """What a call says who makes it in."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kit.certificates import AUTHORITY, SERVER, Certificates
-from muster_runtime.rpc.expiry import (
+from muster_runtime.rpc.trust.expiry import (
     AUTHORITIES,
     CERTIFICATE_LEFT,
     CERTIFICATE_LIFE,
@@ -16,7 +16,7 @@ from muster_runtime.rpc.expiry import (
     Validity,
     validities,
 )
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust.tls import TlsSettings
 from structlog.testing import capture_logs
 
 needs_openssl = pytest.mark.skipif(

@@ -17,8 +17,8 @@ from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.identity import LONGEST_NAME, NOBODY, Identity, Proof, current_identity
 from muster_runtime.rpc.identity.settings import IdentitySettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import SettingsError
 from structlog.testing import capture_logs
 

@@ -10,12 +10,12 @@ import grpc
 import pytest
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
 from muster_runtime.logs import SELDOM_S, Seldom
-from muster_runtime.rpc import inside
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, open_channel
-from muster_runtime.rpc.inside import InternalSettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust import inside
+from muster_runtime.rpc.trust.inside import InternalSettings
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import SettingsError, load
 from structlog.testing import capture_logs
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates, uri
 from muster_runtime.effective import effective
-from muster_runtime.rpc.inside import InternalSettings
-from muster_runtime.rpc.peers import LONGEST_PEER, MOST_PEERS, Name, Peer
 from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.inside import InternalSettings
+from muster_runtime.rpc.trust.peers import LONGEST_PEER, MOST_PEERS, Name, Peer
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import SettingsError, load
 from runtime.test_runtime_inside import ask
 from structlog.testing import capture_logs

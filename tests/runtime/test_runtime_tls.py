@@ -14,8 +14,8 @@ from muster_runtime.addresses import Address
 from muster_runtime.rpc import channels
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import SettingsError, load
 from structlog.testing import capture_logs
 

@@ -36,8 +36,8 @@ from muster_runtime.rpc.identity.settings import IdentitySettings
 from muster_runtime.rpc.identity.tokens import Tokens
 from muster_runtime.rpc.refusals import Unauthenticated
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import SettingsError, load
 from structlog.testing import capture_logs
 

@@ -13,8 +13,8 @@ from muster_runtime.addresses import Address
 from muster_runtime.cluster.merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.channels import Channels
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.tls import TlsSettings
+from muster_runtime.rpc.trust.trust import Trust
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster

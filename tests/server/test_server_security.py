@@ -7,7 +7,7 @@ import grpc
 import pytest
 from kit.certificates import AUTHORITY, SERVER, Certificates, uri
 from kit.tokens import token_settings
-from muster_runtime.rpc.expiry import Validity
+from muster_runtime.rpc.trust.expiry import Validity
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.ports import LOOPBACK
 from muster_server.doctor.findings import CheckResult

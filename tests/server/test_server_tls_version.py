@@ -19,7 +19,7 @@ pytestmark = [
 SERVE = """
 from concurrent.futures import ThreadPoolExecutor
 import muster_server, grpc, sys
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust.tls import TlsSettings
 from muster_runtime.settings import load
 
 server = grpc.server(ThreadPoolExecutor(1))

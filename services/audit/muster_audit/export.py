@@ -17,7 +17,7 @@ from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError, LogUnreadableError
 from redis.exceptions import RedisError
 

@@ -24,7 +24,7 @@ from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels,
 from muster_runtime.rpc.quotas.metrics import QuotaSource
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import OFF, Telemetry
 

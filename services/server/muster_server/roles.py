@@ -14,10 +14,10 @@ import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.expiry import CertificateWatch
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.expiry import CertificateWatch
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.telemetry import OFF, Telemetry, TelemetrySettings
 

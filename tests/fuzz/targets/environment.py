@@ -17,9 +17,9 @@ from muster_discovery.settings import DiscoverySettings
 from muster_metadata.settings import MetadataSettings
 from muster_runtime.effective import as_json, as_table, effective
 from muster_runtime.logs import LogSettings
-from muster_runtime.rpc.inside import InternalSettings
 from muster_runtime.rpc.server import ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust.inside import InternalSettings
+from muster_runtime.rpc.trust.tls import TlsSettings
 from muster_runtime.settings import SettingsError, load
 from muster_runtime.telemetry.settings import TelemetrySettings
 

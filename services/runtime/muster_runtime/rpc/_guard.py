@@ -15,10 +15,10 @@ from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
 from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
-from muster_runtime.rpc.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.quotas.party import current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.refusals import Refused, oversized, undecodable
+from muster_runtime.rpc.trust.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
 

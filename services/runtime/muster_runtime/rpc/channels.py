@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from muster_runtime.addresses import Address
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (

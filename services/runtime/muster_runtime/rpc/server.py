@@ -24,7 +24,7 @@ from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.quotas.servicer import QuotaServicer
 from muster_runtime.rpc.quotas.settings import QuotaSettings
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.settings import Settings

@@ -16,7 +16,7 @@ from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.rpc.channels import open_channel
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 
 from muster_server.dev.cluster import Description
 

@@ -20,7 +20,7 @@ from muster_metadata.settings import MetadataSettings
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 from muster_runtime.settings import Settings, load
 from rich.console import Console
 from rich.table import Table

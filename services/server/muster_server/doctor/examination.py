@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.v1 import discovery_pb2
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 
 from muster_server.doctor import cluster as judge
 from muster_server.doctor import nodes as log_nodes

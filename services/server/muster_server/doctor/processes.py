@@ -24,7 +24,7 @@ from muster_protos.muster.internal.v1 import (
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.rpc.channels import open_channel
-from muster_runtime.rpc.trust import Trust
+from muster_runtime.rpc.trust.trust import Trust
 
 _NOT_ADMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust.tls import TlsSettings
 from muster_runtime.settings import SettingsError
 from muster_runtime.telemetry.metric import Kind, Metric, Sample
 from muster_runtime.telemetry.telemetry import Source

@@ -12,7 +12,7 @@ from pydantic_settings import SettingsConfigDict
 
 from muster_runtime.logs import Seldom
 from muster_runtime.rpc._files import RenewedFiles
-from muster_runtime.rpc.peers import PeerList, named, names_of
+from muster_runtime.rpc.trust.peers import PeerList, named, names_of
 from muster_runtime.settings import Settings, SettingsError
 
 log = structlog.get_logger()

@@ -8,8 +8,8 @@ import grpc
 from muster_runtime.rpc.access.access import Access, AccessSettings
 from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.identity.settings import IdentitySettings
-from muster_runtime.rpc.inside import InternalCalls, InternalSettings, PresentingChannel
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust.inside import InternalCalls, InternalSettings, PresentingChannel
+from muster_runtime.rpc.trust.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Options, Wire
 from muster_runtime.settings import Settings, SettingsError, load
 

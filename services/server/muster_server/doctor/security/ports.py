@@ -12,8 +12,8 @@ from cryptography import x509
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import parse_address
-from muster_runtime.rpc.expiry import DAY_S, Validity
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust.expiry import DAY_S, Validity
+from muster_runtime.rpc.trust.tls import TlsSettings
 
 from muster_server.doctor.findings import CheckResult, Finding
 from muster_server.roles import COORDINATOR, DISCOVERY
