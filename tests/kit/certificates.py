@@ -5,9 +5,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 AUTHORITY, OTHER_AUTHORITY = "authority", "other-authority"
 SERVER, WORKER, STRANGER = "server", "worker", "stranger"
@@ -88,6 +85,11 @@ class Certificates:
 
     def _age(self, name: str, authority: str, days: int) -> None:
         """Has a certificate begin earlier, which openssl lets nobody say before its version 3.4."""
+        # Not at the top: the client's tests run where only the client is installed, too.
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
         file, key = Path(self.certificate(name)), Path(self.key(authority))
         signing = serialization.load_pem_private_key(key.read_bytes(), None)
         assert isinstance(signing, ec.EllipticCurvePrivateKey)
