@@ -19,8 +19,8 @@ from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
 
 PATIENCE_S = 5.0
-OLD = (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1)
-NEW = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+OLD = (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2)
+NEW = (ssl.TLSVersion.TLSv1_3,)
 
 
 async def main() -> None:
