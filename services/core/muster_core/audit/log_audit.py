@@ -1,6 +1,6 @@
 """One pass over one log: every check, the coordinator's own replay, and the snapshots against that replay."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -291,6 +291,16 @@ def read_back(reader: SnapshotReader, stored: Iterable[bytes], position: Positio
     return ""
 
 
+def go_on(nodes: Iterable[int], walks: Mapping[int, Iterator[Entry]], heads: dict[int, Entry]) -> None:
+    """Has nodes show their next entries; those that have no more are no longer among the heads."""
+    for node in nodes:
+        following = next(walks[node], None)
+        if following is None:
+            del heads[node]
+        else:
+            heads[node] = following
+
+
 def compare_nodes(
     logs: Mapping[int, Iterable[Page]],
     nodes: int,
@@ -356,9 +366,4 @@ def compare_nodes(
                 position,
                 f"{most} of {nodes} nodes have it, and {covered} a snapshot of it; {len(logs)} were read",
             )
-        for node in having:
-            following = next(walks[node], None)
-            if following is None:
-                del heads[node]
-            else:
-                heads[node] = following
+        go_on(having, walks, heads)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from muster_core.audit.invariants import Findings
+from muster_core.audit.log_audit import go_on
 from muster_core.log.page import Page
 
 
@@ -33,9 +34,4 @@ def compare_tails(tails: Mapping[int, Iterable[Page]], epoch: int, findings: Fin
             who = " and ".join(f"nodes {nodes}" for nodes in contents.values())
             text = f"{who} hold different entries of one claim, after the acknowledged position"
             findings.expect("L6n", len(contents) == 1, position, text)
-        for node in having:
-            following = next(walks[node], None)
-            if following is None:
-                del heads[node]
-            else:
-                heads[node] = following
+        go_on(having, walks, heads)
