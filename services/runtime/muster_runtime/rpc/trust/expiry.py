@@ -152,7 +152,8 @@ class CertificateWatch(Source):
         try:
             renewals = self._tls.renewals()
             if renewals != self._renewals:
-                self._validities, self._renewals = validities(self._tls), renewals
+                self._renewals = renewals  # also where they cannot be read, which is said once
+                self._validities = validities(self._tls)
                 self._told_s.clear()
         except (SettingsError, ValueError) as error:
             log.warning("certificate_end_unknown", problem=str(error))
