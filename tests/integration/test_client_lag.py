@@ -15,6 +15,7 @@ from kit.clusters.server_cluster import FAST_GROUPS, all_served, find
 from kit.scrape import scrape
 from kit.waiting import until
 from muster import Cluster, Member, Progress, TopicPartition
+from muster_protos.muster.v1 import common_pb2
 from muster_server.dev.cluster import DevCluster
 
 pytestmark = pytest.mark.cluster
@@ -136,6 +137,19 @@ async def test_a_thread_reports_and_a_raw_member_does(cluster: DevCluster) -> No
             await until(lambda: member.partitions, "it has the topic")
             member.report({member.partitions[0]: 7, TopicPartition("raw", 8): 9})
             await until(lambda: has_lag(connection, 7), "the ends of others are gone, with their owner")
+
+
+async def test_topics_of_an_assignment_that_nobody_can_commit_are_left_out(cluster: DevCluster) -> None:
+    """A classic group may divide what it likes: its coordinator does not read assignments."""
+    async with Cluster(cluster.servers) as connection, Member(connection, group_id="g", topics="t") as member:
+        await until(lambda: member.generation > 0, "it is in the group")
+        group = await connection.describe_group("g")
+        foreign = common_pb2.Assignment(version=1)
+        for topic in ("", "a\nb", "a" * 250, "an other"):
+            foreign.partitions.add(topic=topic, partitions=[0])
+        group.members.add(assignment=foreign.SerializeToString())
+        progress = await connection.progress_of(group)
+    assert [one.partition for one in progress] == [TopicPartition("an other", 0)]
 
 
 async def test_tokens_that_were_kept_and_parked_names_are_described(cluster: DevCluster) -> None:

@@ -61,6 +61,27 @@ topic has such a name, so nobody subscribes to it."""
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX_CHARACTERS}}}")
 
 
+UNFIT: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Control characters, line separators, what turns the direction of text, what has no width, and tags: with
+one of them an id can look like another on a terminal and in a log, or change what the terminal shows."""
+
+
+def has_unfit(text: str) -> bool:
+    """Whether a text has what no id may have; for printable ASCII, which ids mostly are, without a search."""
+    return not (text.isascii() and text.isprintable()) and UNFIT.search(text) is not None
+
+
+def can_be_committed(topic: str) -> bool:
+    """Whether a commit may name its topic so.
+
+    More than `is_name` takes: clients divide what is no topic here too, and parked partitions have a prefix.
+    """
+    return 0 < len(topic) <= NAME_MAX_CHARACTERS and not has_unfit(topic)
+
+
 def is_name(text: str) -> bool:
     """Whether a topic or a static member may have this name (Kafka's rule for topics)."""
     return _NAME.fullmatch(text) is not None and text not in {".", ".."}

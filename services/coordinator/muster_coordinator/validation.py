@@ -22,6 +22,8 @@ from muster_protos.limits import (
     PROTOCOLS_MAX,
     REASON_MAX_CHARACTERS,
     ROLLOUT_HOLD_MAX_MS,
+    can_be_committed,
+    has_unfit,
     is_name,
 )
 from muster_protos.muster.v1 import (
@@ -31,7 +33,7 @@ from muster_protos.muster.v1 import (
     group_settings_pb2,
     incremental_pb2,
 )
-from muster_runtime.ids import HAS_UNFIT, has_unfit, id_problem
+from muster_runtime.ids import HAS_UNFIT, id_problem
 from muster_runtime.rpc.refusals import Violation
 
 REQUEST_ID_MAX_BYTES = 64
@@ -173,10 +175,6 @@ def _leave(request: coordinator_pb2.LeaveGroupRequest, report: Report) -> None:
         _secret(report, f"members[{index}].member_secret", member.member_secret)
 
 
-def _is_topic(name: str) -> bool:
-    return 0 < len(name) <= NAME_MAX_CHARACTERS and not has_unfit(name)
-
-
 def _topic(report: Report, field: str) -> None:
     report(field, f"must be 1 to {NAME_MAX_CHARACTERS} characters without control characters")
 
@@ -197,7 +195,7 @@ def _commit(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> Non
     for index, topic in enumerate(request.topics):
         name = topic.name
         names.append(name)
-        if not _is_topic(name):
+        if not can_be_committed(name):
             _topic(report, f"topics[{index}].name")
         _committed_partitions(report, index, topic.partitions)
     _once(report, "topics", "name", names)
@@ -210,7 +208,7 @@ def _ends(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> None:
         return
     _once(report, "ends", "name", [topic.name for topic in request.ends])
     for index, topic in enumerate(request.ends):
-        if not _is_topic(topic.name):
+        if not can_be_committed(topic.name):
             _topic(report, f"ends[{index}].name")
         _once(
             report, f"ends[{index}].partitions", "partition", [entry.partition for entry in topic.partitions]
@@ -253,7 +251,7 @@ def _partitions(
         return
     for index, topic in enumerate(topics):
         numbers = topic.partitions
-        if not _is_topic(topic.topic):
+        if not can_be_committed(topic.topic):
             _topic(report, f"{field}[{index}].topic")
         if len(numbers) > 1 and len(set(numbers)) != len(numbers):
             report(f"{field}[{index}].partitions", "must not name a partition twice")
@@ -375,7 +373,7 @@ def _incremental_heartbeat(request: incremental_pb2.ConsumerGroupHeartbeatReques
     _process(report, request.process_id)
     if _count(report, "topics.names", request.topics.names, 0, PARTITIONS_MAX):
         for index, name in enumerate(request.topics.names):
-            if not _is_topic(name):
+            if not can_be_committed(name):
                 _topic(report, f"topics.names[{index}]")
     if _count(report, "owned.topics", request.owned.topics, 0, OWNED_TOPICS_MAX):
         _partitions(report, "owned.topics", request.owned.topics, OWNED_MAX, OWNED_MAX)

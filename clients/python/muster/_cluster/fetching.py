@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from muster_protos.limits import PARKED_PREFIX
+from muster_protos.limits import PARKED_PREFIX, can_be_committed
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._backoff import Backoff
@@ -65,7 +65,7 @@ async def fetch_progress(
 
     Args:
         link: to the group's coordinator.
-        assigned: what its members own.
+        assigned: what its members own; of a topic that no commit can name nothing is said.
         timeout_ms: of each call, and how long to try each.
 
     Raises:
@@ -73,7 +73,7 @@ async def fetch_progress(
         ClusterUnavailable: no coordinator answered in time.
     """
     entries = await _entries(link, None, request_timeout_ms=timeout_ms, give_up_after_ms=timeout_ms)
-    others = sorted(set(assigned) - entries.keys())
+    others = sorted({one for one in assigned if can_be_committed(one.topic)} - entries.keys())
     for first in range(0, len(others), _PARTITIONS_PER_PAGE):
         some = others[first : first + _PARTITIONS_PER_PAGE]
         entries |= await _entries(link, some, request_timeout_ms=timeout_ms, give_up_after_ms=timeout_ms)
