@@ -119,6 +119,9 @@ class Postgres:
     async def waits(self) -> None:
         """Waits until a transaction waits for another."""
         with self.connect() as connection:
+            connection.autocommit = (
+                True  # within one transaction the view would show its first answer for ever
+            )
 
             def waiting() -> bool:
                 sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
