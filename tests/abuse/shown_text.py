@@ -1,7 +1,7 @@
 """Escape sequences, markup and HTML in everything that a caller may give, and where it comes out again.
 
 Must hold: the command line shows it on a terminal as text, none of it moves the cursor, colours, or makes a
-line of its own; the processes' logs stay one JSON object a line, and metrics name nobody.
+line of its own; the processes' logs stay one JSON object a line, and metrics name groups alone.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import pty
 import select
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import grpc
 from abuse.caller import connection, groups_stub, join, name_of
 from abuse.lab import Lab, Target
 from kit.programs import Broken, report, run
+from kit.scrape import scrape
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 SETTINGS = {"MUSTER_LOG_LEVEL": "debug", "MUSTER_TELEMETRY_PROMETHEUS_LISTEN": "127.0.0.1:0"}
@@ -62,7 +62,7 @@ async def main() -> None:
                     judge(" ".join(command), output, name)
                     shown += 1
             logs_are_json(lab)
-            metrics_name_nobody(lab)
+            await metrics_name_groups_alone(lab)
             report(f"{shown} outputs of the command line show text as text")
 
 
@@ -154,13 +154,18 @@ def logs_are_json(lab: Lab) -> None:
             judge(path.name, line.encode(), "")
 
 
-def metrics_name_nobody(lab: Lab) -> None:
+async def metrics_name_groups_alone(lab: Lab) -> None:
+    """Only the label for it has a group's name, and nothing has another text of a caller."""
+    groups: set[str] = set()
     for process in lab.cluster.coordinators:
         port = json.loads((lab.folder / "logs" / f"{process.name}.ready").read_text())["metrics"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        if found := [word for word in ("PWNED", "<script", "[red]", "jndi") if word in text]:
-            raise Broken(f"metrics of {process.name} contain {found}")
+        for sample in (await scrape(port)).samples:
+            groups.add(sample.labels.get("group", ""))
+            text = " ".join(value for label, value in sample.labels.items() if label != "group")
+            if found := [name for name in (*NAMES, TOPIC, "PWNED") if name in text]:
+                raise Broken(f"{sample.name} of {process.name} has {found} in {sample.labels}")
+    if not all(any(group.startswith(name) for group in groups) for name in NAMES):
+        raise Broken(f"the metrics name the groups {sorted(groups)}")
 
 
 if __name__ == "__main__":
