@@ -60,6 +60,7 @@ class Connection:
     Args:
         address: `host:port`.
         window: how many bytes of an answer each call takes before it wants an update.
+        source: address of this machine to connect from; empty: any.
 
     Attributes:
         dead: whether the server closed it.
@@ -69,7 +70,7 @@ class Connection:
         ended: the calls that the server has ended, by their numbers.
     """
 
-    def __init__(self, address: str, window: int = 65_535) -> None:
+    def __init__(self, address: str, window: int = 65_535, source: str = "") -> None:
         host, _, port = address.rpartition(":")
         self.dead = False
         self.goaway = ""
@@ -78,7 +79,7 @@ class Connection:
         self.ended: set[int] = set()
         self._buffer = b""
         self._next = 1
-        self._socket = socket.create_connection((host, int(port)), 5)
+        self._socket = socket.create_connection((host, int(port)), 5, (source, 0) if source else None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, window)))
 

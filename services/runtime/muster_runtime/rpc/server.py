@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from muster_protos.muster.internal.v1 import process_pb2_grpc
 from muster_protos.muster.v1 import quotas_pb2_grpc
@@ -21,6 +21,7 @@ from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import Deadlines
 from muster_runtime.rpc._guard import CallTracker, Guard, OpenCalls, Recorder, Unknown
 from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.health import MOST_BYTES, Health
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.quotas.servicer import QuotaServicer
 from muster_runtime.rpc.quotas.settings import QuotaSettings
@@ -239,7 +240,7 @@ class RpcServer:
         self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-        self._health = health.aio.HealthServicer()
+        self._health = Health(self._settings.read_timeout_ms)
         self.quotas = Quotas(quotas)
         self._tracker = CallTracker()
         self._unread = Unread(self._settings.max_unread_bytes, self._settings.read_timeout_ms)
@@ -344,7 +345,11 @@ class RpcServer:
             )
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         self._register(
-            health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker, refuses=False
+            health_pb2_grpc.add_HealthServicer_to_server,
+            self._health,
+            {"Check": MOST_BYTES, "Watch": MOST_BYTES},
+            self._tracker,
+            refuses=False,
         )
         self._register(
             reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
@@ -353,7 +358,7 @@ class RpcServer:
             self._tracker,
         )
         await self.set_serving(False)
-        await self._health.set(ALIVE, health_pb2.HealthCheckResponse.SERVING)
+        self._health.set([ALIVE], health_pb2.HealthCheckResponse.SERVING)
         self._server.add_generic_rpc_handlers(
             (
                 *(
@@ -379,8 +384,7 @@ class RpcServer:
         state = (
             health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for name in ("", *self._handlers):
-            await self._health.set(name, state)
+        self._health.set(("", *self._handlers), state)
 
     async def stop(self, grace_ms: int = 1_000) -> None:
         """Stops: hooks first, then no new calls, then `grace_ms` for open ones; what is left is cancelled."""
@@ -389,7 +393,7 @@ class RpcServer:
         self._stopped = True
         for following in self._following:
             following.cancel()
-        await _within(_OVERDUE_S, "health", self._health.enter_graceful_shutdown())
+        self._health.end()
         for hook in self._stop_hooks:
             try:
                 result = hook()
