@@ -318,6 +318,36 @@ def test_dev_says_that_one_address_for_metrics_does_not_do(tmp_path: Path) -> No
     assert any("--metrics" in line for line in told)
 
 
+def test_dev_passes_rights_on_and_says_that_it_may_not_look(tmp_path: Path) -> None:
+    rules = tmp_path / "access.toml"
+    rules.write_text('[[rule]]\nwho = ["*"]\nverbs = ["join"]\ngroups = ["*"]\n')
+    process = subprocess.Popen(
+        [*DEV, "--data", str(tmp_path / "data"), "--ports", "free", "--coordinators", "1"],
+        env=environment(MUSTER_ACCESS_FILE=str(rules)), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        told: list[str] = []
+        for line in process.stdout:
+            told.append(line)
+            if line.startswith("the cluster cannot be shown"):
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert "  settings            MUSTER_ACCESS_FILE\n" in told
+    assert "PERMISSION_DENIED: no rule allows the caller DescribeCluster of the cluster" in told[-1]
+
+
+def test_dev_refuses_a_setting_that_nobody_knows(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*DEV, "--data", str(tmp_path), "--ports", "free"],
+        env=environment(MUSTER_ACCES_FILE="x"),
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "MUSTER_ACCES_FILE: there is no such setting; did you mean MUSTER_ACCESS_FILE?" in result.stderr
+
+
 def test_dev_names_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = subprocess.run(

@@ -22,6 +22,7 @@ TOOL_VARIABLES = frozenset(
     {
         *("MUSTER_DEV_PORTS", "MUSTER_PYTHON", "MUSTER_ROLLOUT_HOLD_MS", "MUSTER_SERVERS"),
         *("MUSTER_TOKEN_FILE", "MUSTER_TOKEN_PLAIN_TEXT"),
+        *("MUSTER_HOST", "MUSTER_OTLP", "MUSTER_VERSION"),  # docker-compose.yml
     }
 )
 """Variables that clients and scripts read; they are known, and mean nothing to a service."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from muster.cli.ending import without_passwords
 from muster_metadata.nodes.addresses import NODE_COUNTS
 from muster_runtime.errors import StartupError
+from muster_runtime.settings import check_environment
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -22,10 +24,11 @@ from muster_server.dev.overview import Overview, as_lines, as_tables, look
 from muster_server.dev.ports import LOOPBACK
 from muster_server.dev.redis_nodes import EmbeddedServerError
 from muster_server.dev.role_process import METRICS_LISTEN
+from muster_server.roles import settings_classes
 
 _FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420, internal=7480, metrics=9464)
-_PASSED_ON = ("MUSTER_GROUP_", "MUSTER_TELEMETRY_")
-"""Settings of this process that every process of the cluster gets."""
+_OF_DEV = ("_LISTEN", "_ADVERTISE", "_NODE_ID", "_METADATA", "_REDIS_URL", "_REDIS_URL_FILE")
+"""How settings end that say where a process is and whom it calls: they are for the cluster to set."""
 _LOOK_SECONDS = 1.0
 
 
@@ -51,32 +54,41 @@ def dev(
 ) -> None:
     """Starts a development cluster here and shows who owns what. Ctrl-C stops it; a second Ctrl-C at once.
 
-    MUSTER_GROUP_… and MUSTER_TELEMETRY_… settings are passed on to every process, except for the address for
-    Prometheus: see --metrics.
+    Every setting of the services is passed on to its processes, except for those that say where they listen
+    and what they call.
     """
     if redis_nodes not in NODE_COUNTS:
         _fail(f"--redis-nodes {redis_nodes}: use 1, 3 or 5")
     if ports not in ("default", "free"):
         _fail(f"--ports {ports!r}: use default or free")
     try:
+        settings = _passed_on()
         cluster = DevCluster(
             data,
             redis_nodes=redis_nodes,
             redis_url=redis,
             coordinators=coordinators,
             ports=_FIRST_PORTS if ports == "default" else Ports(),
-            settings={
-                key: value
-                for key, value in os.environ.items()
-                if key.startswith(_PASSED_ON) and key != METRICS_LISTEN
-            },
+            settings=settings,
             metrics=metrics,
         )
-        asyncio.run(_run(cluster, Console(highlight=False, soft_wrap=True)))
+        asyncio.run(_run(cluster, settings, Console(highlight=False, soft_wrap=True)))
     except (ClusterBusyError, ChildError, EmbeddedServerError, StartupError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"the folder {data} cannot be used: {error}; choose another one with --data")
+
+
+def _passed_on() -> dict[str, str]:
+    """The settings of services in this environment that every process of the cluster gets.
+
+    Raises:
+        SettingsError: nobody knows a variable that begins with `MUSTER_`.
+    """
+    classes = settings_classes()
+    check_environment(classes)
+    known: set[str] = set().union(*(settings_class.variables() for settings_class in classes))
+    return {key: value for key, value in os.environ.items() if key in known and not key.endswith(_OF_DEV)}
 
 
 def _fail(message: str) -> None:
@@ -84,7 +96,7 @@ def _fail(message: str) -> None:
     raise typer.Exit(1)
 
 
-async def _run(cluster: DevCluster, console: Console) -> None:
+async def _run(cluster: DevCluster, settings: Collection[str], console: Console) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -97,7 +109,7 @@ async def _run(cluster: DevCluster, console: Console) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)
     cluster.check_ports()
-    _introduce(cluster, console)
+    _introduce(cluster, settings, console)
     if METRICS_LISTEN in os.environ and not cluster.metrics_ports:
         console.print(
             f"{METRICS_LISTEN} is left out: it is one address for {len(cluster.roles)} processes; "
@@ -127,13 +139,14 @@ async def _run(cluster: DevCluster, console: Console) -> None:
         console.print("stopped; the state is kept for the next start")
 
 
-def _introduce(cluster: DevCluster, console: Console) -> None:
+def _introduce(cluster: DevCluster, settings: Collection[str], console: Console) -> None:
     rows = {
         "clients connect to": cluster.servers,
         "coordinators": ", ".join(process.address for process in cluster.coordinators),
         "metadata": ", ".join(process.address for process in cluster.metadata),
         "log": cluster.redis_url,
         "data and logs": str(cluster.folder),
+        **({"settings": ", ".join(sorted(settings))} if settings else {}),
     }
     for name, value in rows.items():
         console.print(f"  {name:<20}{value}", markup=False)
@@ -179,8 +192,10 @@ async def _look(connection: muster.Cluster) -> tuple[Overview | None, str]:
     """Returns the cluster; or None, and why it cannot be shown."""
     try:
         return await look(connection), ""
-    except muster.MusterError:
+    except muster.ClusterUnavailable:
         return None, "the cluster does not answer; what was shown last may have changed"
+    except muster.MusterError as error:
+        return None, f"the cluster cannot be shown: {error}"
 
 
 async def _sleep(stop: asyncio.Event) -> None:
