@@ -8,7 +8,7 @@ from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.rpc.access import keeper as keepers
 from muster_runtime.rpc.access.keeper import KINDS_MAX, KINDS_OF_ONE_MAX, WAITING_MAX, Keeper
-from muster_runtime.rpc.access.trail import Trail
+from muster_runtime.rpc.access.trail import LISTED_MAX, Trail
 from muster_runtime.rpc.identity import Identity, Proof
 from muster_runtime.rpc.identity._identity import serve_as
 
@@ -217,9 +217,50 @@ async def test_a_stop_sends_what_waits_and_does_not_wait_for_a_log_that_hangs(
         await keeper.stop()
 
 
+async def test_all_that_a_call_did_is_kept_however_much_it_names(trail: Trail, stored: Log) -> None:
+    """Else who deletes a group names enough others before it."""
+    be("ann")
+    many = [f"group:{number}" for number in range(LISTED_MAX)]
+    errors = dict.fromkeys(many[::7], "ERROR_CODE_NON_EMPTY_GROUP")
+    trail.done("DeleteGroups", many, "10.0.0.9", errors)
+    await until(lambda: sum(len(event.what) for event in stored.kept.values()) == len(many), "all are kept")
+    assert [one for event in stored.kept.values() for one in event.what] == many
+    kept_errors: dict[str, str] = {}
+    for event in stored.kept.values():
+        assert set(event.errors) <= set(event.what)
+        kept_errors |= event.errors
+    assert kept_errors == errors
+    assert len(stored.kept) < 40
+
+
+async def test_after_a_burst_each_thing_of_a_call_is_told_still(trail: Trail, stored: Log) -> None:
+    """Else who uses it up, and names something else first, is not told of the rest."""
+    be("ann")
+    for _ in range(keepers.DONE_BURST):
+        trail.done("CreateTopic", ["topic:t"], "10.0.0.9", {})
+    trail.done("DeleteGroups", ["group:mine", "group:yours"], "10.0.0.9", {"group:mine": "NON_EMPTY_GROUP"})
+    trail.done(
+        "DeleteGroups",
+        ["group:a", "group:b"],
+        "",
+        {"group:a": "NON_EMPTY_GROUP", "group:b": "NON_EMPTY_GROUP"},
+    )
+
+    def told(outcome: str) -> set[str]:
+        return {
+            one
+            for event in stored.kept.values()
+            if (event.action, event.outcome) == ("DeleteGroups", outcome)
+            for one in event.what
+        }
+
+    await until(lambda: told("done") == {"group:mine", "group:yours"}, "both are kept")
+    await until(lambda: told("failed") == {"group:a", "group:b"}, "what failed, too")
+
+
 def test_an_event_of_the_longest_texts_is_one_that_metadata_takes() -> None:
     keeper = Keeper("😀" * 5_000)
-    texts = [f"{number}{'😀' * 5_000}" for number in range(1_000)]
+    texts = [f"{number}{'😀' * 5_000}" for number in range(keepers.DONE_BURST)]
     keeper.done(
         "DeleteGroups", "😀" * 512, "token", texts, texts[0], texts[0], dict.fromkeys(texts, "UNKNOWN")
     )

@@ -141,6 +141,7 @@ def bad_tokens(issuer: Issuer) -> dict[str, tuple[str, str]]:
     now_s = int(time.time())
     header, claims, signature = issuer.token().split(".")
     _, others_claims, _ = issuer.token("admin").split(".")
+    nested = base64.urlsafe_b64encode(b"[" * 3_000).decode()
     wrong = "the token is signed with an algorithm that this server does not take"
     return {
         "expired": (issuer.token(exp=now_s - 60), "the token has expired"),
@@ -158,6 +159,7 @@ def bad_tokens(issuer: Issuer) -> dict[str, tuple[str, str]]:
         "others' claims": (f"{header}.{others_claims}.{signature}", "the signature of the token is wrong"),
         "cut": (f"{header}.{claims}", "the token is no JSON Web Token"),
         "no token": ("hello", "the token is no JSON Web Token"),
+        "nested": (f"{nested}.{claims}.{signature}", "the token is no JSON Web Token"),
         "other key": (Issuer().token(headers={"kid": issuer.key_id}), "the signature of the token is wrong"),
         "unknown key": (issuer.token(headers={"kid": "x"}), "signed with a key that is not its issuer's"),
     }

@@ -216,12 +216,14 @@ class Attach:
         request: who.
         knows_unsure: the client of the stream lives on when it hears that its coordinator is not sure.
         identity: name of the identity of the stream's client; empty: it proved none.
+        host: address of the stream's client; empty: not known.
     """
 
     stream_id: int
     request: session_pb2.Attach
     knows_unsure: bool = False
     identity: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ VALUE_MAX_CHARACTERS = 256
 ALARMS: Counter[str] = Counter()
 """How many alarms were logged of each event since the process began."""
 
+ITEMS_MAX = 50
+"""Items of a list or of pairs in a field; further ones are left out."""
+
 SELDOM_S = 10.0
 """At most how often a line is logged that callers can cause at will."""
 
@@ -32,7 +35,6 @@ _NO_MEMORY = (MemoryError, EncodeError)  # the latter is what protobuf says of i
 
 _TRUSTED_FIELDS = frozenset({"exception", "timestamp", "level"})
 _NESTING_MAX = 4
-_ITEMS_MAX = 50
 
 
 class LogSettings(Settings):
@@ -203,10 +205,10 @@ def clean(value: Any, depth: int = 0) -> Any:
         return clean_text(value)
     if depth < _NESTING_MAX:
         if isinstance(value, Mapping):
-            pairs = list(value.items())[:_ITEMS_MAX]
+            pairs = list(value.items())[:ITEMS_MAX]
             return {clean_text(str(key)): clean(item, depth + 1) for key, item in pairs}
         if isinstance(value, list | tuple | set | frozenset):
-            return [clean(item, depth + 1) for item in list(value)[:_ITEMS_MAX]]
+            return [clean(item, depth + 1) for item in list(value)[:ITEMS_MAX]]
     return clean_text(str(value))
 
 

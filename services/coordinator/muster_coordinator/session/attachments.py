@@ -75,8 +75,9 @@ class Attachments:
             elif isinstance(shard, common_pb2.Coordinator):
                 self._not_attached(request, error_code.NOT_COORDINATOR, shard.shard_epoch, shard)
             else:
+                who = current_identity().name
                 code = shard.attach(
-                    Attach(self._stream.stream_id, request, self.knows_unsure, current_identity().name)
+                    Attach(self._stream.stream_id, request, self.knows_unsure, who, self._host)
                 )
                 if code != error_code.NONE:
                     unsure = self._is_unsure(shard)

@@ -43,9 +43,9 @@ class Streams:
         if group is None:
             return error_code.UNKNOWN_MEMBER_ID
         if not belongs_to(group, request.member_id, event.identity):
-            self._context.room.foreign(request.group_id, request.member_id, event.identity, "")
+            self._context.room.foreign(request.group_id, request.member_id, event.identity, event.host)
             return error_code.UNKNOWN_MEMBER_ID
-        member_id = self._context.proven_id(group, request)
+        member_id = self._context.proven_id(group, request, event.host)
         fault = self._rebalancer.beat_fault(group, member_id, request.group_instance_id, request.generation)
         if fault is not None:
             return fault

@@ -34,8 +34,10 @@ LAST_TRY_S = 2.0
 """How long a process that ends tries to send what still waits."""
 
 _TEXT_MAX = 256
-_LIST_MAX = 16
-_EVENT_BYTES = 4 << 10
+_THINGS_BYTES = 2_800
+"""What the things of an event, and their errors, take at most; a call that names more has further events."""
+_FIELD_BYTES = 8
+"""What a thing or an error takes there beside its text, at most."""
 
 _DONE = frozenset({"done", "unknown"})
 """Outcomes of calls that were carried out, or may be."""
@@ -112,18 +114,27 @@ class Keeper:
         now_s = self._now_s()
         self._allowance = min(DONE_BURST, self._allowance + (now_s - self._allowed_at_s) / DONE_EVERY_S)
         self._allowed_at_s = now_s
-        if self._allowance < 1:
-            self.gather(outcome, action, who, proof, what[0] if what else "", where, lambda: reason)
+        parts = _parts(what, errors)
+        if self._allowance < len(parts):
+            self.gather_each(outcome, action, who, proof, what, where, reason)
             return
-        self._allowance -= 1
-        event = self._event(outcome, action, who, proof, what, where, reason)
-        for name in list(errors)[:_LIST_MAX]:
-            event.errors[clean_text(name, _TEXT_MAX)] = errors[name]
-        if event.ByteSize() > _EVENT_BYTES:
-            event.errors.clear()
-        while len(event.what) > 1 and event.ByteSize() > _EVENT_BYTES:
-            del event.what[-1]
-        self._put(self._done, event)
+        self._allowance -= len(parts)
+        for part in parts:
+            event = self._event(outcome, action, who, proof, part, where, reason)
+            for name in part:
+                if name in errors:
+                    event.errors[clean_text(name, _TEXT_MAX)] = errors[name]
+            self._put(self._done, event)
+
+    def gather_each(
+        self, outcome: str, action: str, who: str, proof: str, what: Sequence[str], where: str, why: str
+    ) -> None:
+        """As `gather`, for each thing of a call; of very many the first, and the number of the others."""
+        first = what[:KINDS_OF_ONE_MAX]
+        for one in first:
+            self.gather(outcome, action, who, proof, one, where, lambda: why)
+        for _ in range(len(what) - len(first)):
+            self.gather(outcome, action, who, proof, "", where, lambda: why)
 
     def gather(
         self, outcome: str, action: str, who: str, proof: str, what: str, where: str, why: Callable[[], str]
@@ -239,9 +250,24 @@ class Keeper:
             action=action,
             who=clean_text(who, 2 * _TEXT_MAX),
             proof=proof,
-            what=[clean_text(one, _TEXT_MAX) for one in what[:_LIST_MAX]],
+            what=[clean_text(one, _TEXT_MAX) for one in what],
             where=clean_text(where, _TEXT_MAX),
             outcome=outcome,
             reason=clean_text(reason, _TEXT_MAX),
             count=1,
         )
+
+
+def _parts(what: Sequence[str], errors: Mapping[str, str]) -> Sequence[Sequence[str]]:
+    """What a call was about, in parts that have room in an event each, with their errors; at least one."""
+    parts: list[list[str]] = [[]]
+    size_bytes = 0
+    for one in what:
+        text_bytes = len(clean_text(one, _TEXT_MAX).encode()) + _FIELD_BYTES
+        one_bytes = text_bytes + (text_bytes + len(errors[one]) + _FIELD_BYTES if one in errors else 0)
+        if parts[-1] and size_bytes + one_bytes > _THINGS_BYTES:
+            parts.append([])
+            size_bytes = 0
+        parts[-1].append(one)
+        size_bytes += one_bytes
+    return parts

@@ -1,11 +1,12 @@
 """The audit trail: who did what of consequence from where, and what was refused, as events of the log."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 import structlog
 
+from muster_runtime.logs import ITEMS_MAX
 from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.identity import Identity, current_identity
 
@@ -20,7 +21,9 @@ EVERY_S = 10.0
 EVERY_S_OF_ALL = 0.1
 IDENTITIES_MAX = 1_024
 LISTED_MAX = 1_000
-"""Of what a call did in more places, that of the first ones is told, and their number."""
+"""Of what a call did in more places, that of the first ones is told, and their number.
+
+A line has `ITEMS_MAX` of them; further ones are in further lines."""
 _UNKNOWN = frozenset({"ERROR_CODE_COORDINATOR_NOT_AVAILABLE"})
 """Errors of calls that may be carried out all the same, after their answer."""
 
@@ -91,8 +94,7 @@ class Trail:
         outcome = "done" if is_done else "unknown" if is_unknown else "failed"
         if self.keeper is not None and outcome == "failed":
             why = ", ".join(sorted(set(errors.values())))
-            one = what[0] if what else ""
-            self.keeper.gather(outcome, action, caller.name, caller.proof.value, one, where, lambda: why)
+            self.keeper.gather_each(outcome, action, caller.name, caller.proof.value, what, where, why)
         elif self.keeper is not None:
             self.keeper.done(action, caller.name, caller.proof.value, what, where, "", errors, outcome)
         if is_done:
@@ -162,10 +164,21 @@ class Trail:
     @staticmethod
     def _log(action: str, who: str, what: Sequence[str], where: str, outcome: str, **more: Any) -> None:
         told = {name: value for name, value in more.items() if value}
+        errors: Mapping[str, str] = told.pop("errors", {})
         if len(what) > LISTED_MAX:
             what = [*what[:LISTED_MAX], f"… ({len(what):,})"]
-            if "errors" in told:
-                told["errors"] = {one: told["errors"][one] for one in what if one in told["errors"]}
-        log.info(
-            "audit", logger=LOGGER, action=action, who=who, what=what, where=where, outcome=outcome, **told
-        )
+        for begin in range(0, max(len(what), 1), ITEMS_MAX):  # a line would leave out what is more
+            part = what[begin : begin + ITEMS_MAX]
+            failed = {one: errors[one] for one in part if one in errors}
+            log.info(
+                "audit",
+                logger=LOGGER,
+                action=action,
+                who=who,
+                what=part,
+                where=where,
+                outcome=outcome,
+                **told,
+                **({"errors": failed} if failed else {}),
+                **({"of": len(what)} if len(what) > ITEMS_MAX else {}),
+            )
