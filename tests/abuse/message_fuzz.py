@@ -14,32 +14,30 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import grpc
 from abuse.caller import GROUPS, connection, raw
 from abuse.lab import Lab
 from abuse.session import Session
+from google.protobuf.message_factory import GetMessageClass
 from kit.lives.drawn_messages import DrawnMessages
 from kit.programs import Broken, report, run
 from muster_core.protocol.membership.joins import STATIC_WITH_A_NEW_ID
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, session_pb2
 
+_OF_GROUPS = coordinator_pb2.DESCRIPTOR.services_by_name["GroupCoordinatorService"]
+_OF_TOPICS = discovery_pb2.DESCRIPTOR.services_by_name["CoordinatorDiscoveryService"]
 DISCOVERY = "/muster.v1.CoordinatorDiscoveryService/"
-DISCOVERY_CALLS = (
-    "FindCoordinator",
-    "DescribeCluster",
-    "ListTopics",
-    "CreateTopic",
-    "AlterTopic",
-    "DeleteTopic",
-)
-GROUP_CALLS = (
-    *("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "OffsetDelete"),
-    *("DescribeGroups", "ListGroups", "DeleteGroups", "GroupHistory", "AlterGroupSettings"),
-    "ConvertGroup",
-)
+CALLS = {
+    method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+    for service in (_OF_GROUPS, _OF_TOPICS)
+    for method in service.methods
+    if not method.server_streaming
+}
+"""The kinds of request and answer of each unary call."""
+GROUP_CALLS = tuple(name for name in CALLS if name in _OF_GROUPS.methods_by_name)
+DISCOVERY_CALLS = tuple(name for name in CALLS if name in _OF_TOPICS.methods_by_name)
 FRAMES = {
     "join_group": "JoinGroup",
     "sync_group": "SyncGroup",
@@ -48,7 +46,7 @@ FRAMES = {
     "offset_commit": "OffsetCommit",
     "offset_fetch": "OffsetFetch",
 }
-PARKED = ("JoinGroup", "SyncGroup")
+PARKED = ("JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat")
 UNARY_CALLERS = 16
 STREAMS = 4
 SETTINGS = {
@@ -85,9 +83,9 @@ class Attack:
             while not self.over:
                 of_groups = chance() < 0.93
                 name = self.fuzz.random.choice(GROUP_CALLS if of_groups else DISCOVERY_CALLS)
-                module: ModuleType = coordinator_pb2 if of_groups else discovery_pb2
                 channel, path = (groups, GROUPS) if of_groups else (topics, DISCOVERY)
-                request = self.fuzz.message(getattr(module, f"{name}Request"))
+                asks, says = CALLS[name]
+                request = self.fuzz.message(asks)
                 body = request.SerializeToString()
                 if chance() < 0.15:
                     body = self.fuzz.changed(body)
@@ -95,7 +93,7 @@ class Attack:
                 patience_s = 0.3 if name in PARKED else 20.0
                 status, answer, text = await raw(channel, path + name, body, timeout_s=patience_s)
                 if status is grpc.StatusCode.OK:
-                    self._look(name, request, getattr(module, f"{name}Response").FromString(answer))
+                    self._look(name, request, says.FromString(answer))
                 elif status not in FORESEEN and not (
                     status is grpc.StatusCode.DEADLINE_EXCEEDED and name in PARKED
                 ):

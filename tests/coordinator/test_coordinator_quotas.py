@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from ipaddress import ip_network
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,6 +16,8 @@ from coordinator.real_cluster import on_one_node
 from coordinator.session_client import Session, call, stable
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
+from muster_coordinator import validation
+from muster_coordinator.api import named as named_by
 from muster_core import error_code
 from muster_protos.muster.v1 import (
     common_pb2,
@@ -212,16 +215,116 @@ async def test_a_call_costs_what_it_names(caller: Caller, kind: str) -> None:
     session = await Session(caller.channel).hello()
     method = "".join(word.capitalize() for word in kind.split("_"))
     ask = getattr(caller.stub, method)
-    assert await status(ask(named(BURST_S * 100 + 1_000)[kind], timeout=60)) is grpc.StatusCode.OK
+    assert await status(ask(named(BURST_S * 100 + 998)[kind], timeout=60)) is grpc.StatusCode.OK
     if kind != "offset_delete":  # which is no call of a stream
         reply = await session.ask(**{kind: named(11)[kind]})
         assert reply.refused.status == EXHAUSTED.value[0]
         assert "MUSTER_QUOTA_CONNECTION_PARTITIONS_PER_S" in reply.refused.message
         assert 5_000 < reply.refused.retry_after_ms <= 10_010, "what was too much is paid back first"
     assert await status(ask(named(11)[kind], timeout=60)) is EXHAUSTED
-    assert await status(ask(named(10)[kind], timeout=60)) is grpc.StatusCode.OK, "few are a call like others"
+    assert await status(ask(named(8)[kind], timeout=60)) is grpc.StatusCode.OK, "few are a call like others"
     assert (await stable(caller, group_of(1))).error_code == error_code.NONE
     await session.close()
+
+
+@pytest.mark.parametrize("kind", ["SyncGroup", "LeaveGroup", "DescribeGroups", "DeleteGroups"])
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 100}], indirect=True)
+async def test_members_and_groups_that_calls_name_count_as_partitions(caller: Caller, kind: str) -> None:
+    names = [f"n{number}" for number in range(BURST_S * 100 + 100)]
+    member, given = coordinator_pb2.LeaveGroupRequest.Member, coordinator_pb2.SyncGroupRequest.Assignment
+    wanted = {
+        "SyncGroup": coordinator_pb2.SyncGroupRequest(
+            group_id=GROUP, assignments=[given(member_id=name) for name in names]
+        ),
+        "LeaveGroup": coordinator_pb2.LeaveGroupRequest(
+            group_id=GROUP, members=[member(member_id=name) for name in names]
+        ),
+        "DescribeGroups": coordinator_pb2.DescribeGroupsRequest(group_ids=names),
+        "DeleteGroups": coordinator_pb2.DeleteGroupsRequest(group_ids=names),
+    }[kind]
+    assert await status(getattr(caller.stub, kind)(wanted, timeout=60)) is grpc.StatusCode.OK
+    assert await status(caller.stub.OffsetCommit(named(11)["offset_commit"], timeout=60)) is EXHAUSTED
+
+
+EMPTY_PARTS = {
+    "OffsetCommit": coordinator_pb2.OffsetCommitRequest.TOPICS_FIELD_NUMBER,
+    "OffsetDelete": coordinator_pb2.OffsetDeleteRequest.TOPICS_FIELD_NUMBER,
+    "OffsetFetch": coordinator_pb2.OffsetFetchRequest.GROUPS_FIELD_NUMBER,
+    "SyncGroup": coordinator_pb2.SyncGroupRequest.ASSIGNMENTS_FIELD_NUMBER,
+    "JoinGroup": coordinator_pb2.JoinGroupRequest.PROTOCOLS_FIELD_NUMBER,
+    "LeaveGroup": coordinator_pb2.LeaveGroupRequest.MEMBERS_FIELD_NUMBER,
+}
+OF_CALL = "/muster.v1.GroupCoordinatorService/"
+
+
+async def said(caller: Caller, method: str, body: bytes) -> tuple[grpc.StatusCode, str]:
+    """The answer to a call of these bytes: its status and the text of that."""
+    call: Any = caller.channel.unary_unary(OF_CALL + method)
+    try:
+        await call(body, timeout=60)
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+def empty_parts(field: int, number: int) -> bytes:
+    """So many empty messages in a field: two bytes each, and hundreds in memory and time."""
+    return bytes([field << 3 | 2, 0]) * number
+
+
+@pytest.mark.parametrize("method", EMPTY_PARTS)
+@pytest.mark.parametrize(
+    "caller", [{"connection_partitions_per_s": 1_000}, {"partitions_per_s": 1_000}], indirect=True
+)
+async def test_no_large_message_is_decoded_of_who_sent_more_parts_than_any_call_may_have(
+    caller: Caller, method: str
+) -> None:
+    no_message = b"\xff" * (300 << 10)
+    assert (await said(caller, method, no_message))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    code, text = await said(caller, method, empty_parts(EMPTY_PARTS[method], 200_000))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT, "it is told which limit it breaks"
+    assert "must have" in text
+    code, text = await said(caller, method, no_message)
+    assert code is EXHAUSTED, "it is not even decoded"
+    assert "PARTITIONS_PER_S" in text
+    assert await caller.commit(GROUP, 2) == error_code.NONE, "small calls go on"
+    session = await Session(caller.channel).hello()
+    await session.call.write(session_pb2.SessionRequest(frames=[session_pb2.ClientFrame()] * 200_000))
+    await session.until(lambda: session.ended)
+    assert "PARTITIONS_PER_S" in session.frames[-1].goodbye.message
+
+
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 1_000}], indirect=True)
+async def test_frames_of_a_message_that_has_too_many_are_owed(caller: Caller) -> None:
+    session = await Session(caller.channel).hello()
+    await session.call.write(session_pb2.SessionRequest(frames=[session_pb2.ClientFrame()] * 200_000))
+    await session.until(lambda: session.ended)
+    assert "frames" in session.frames[-1].goodbye.message
+    assert (await said(caller, "OffsetCommit", b"\xff" * (300 << 10)))[0] is EXHAUSTED
+
+
+class Endless:
+    """Far too many parts, which nobody looks at one by one."""
+
+    def __len__(self) -> int:
+        return 1 << 21
+
+    def __iter__(self) -> Any:
+        raise AssertionError("a look at each of them takes a second")
+
+
+def test_far_too_many_parts_are_counted_without_a_look_at_each() -> None:
+    parts = Endless()
+    for kind, fields in (
+        (coordinator_pb2.OffsetCommitRequest, {"topics": parts, "ends": ()}),
+        (coordinator_pb2.OffsetCommitRequest, {"topics": (), "ends": parts}),
+        (coordinator_pb2.OffsetDeleteRequest, {"topics": parts}),
+        (coordinator_pb2.OffsetFetchRequest, {"groups": parts}),
+        (coordinator_pb2.OffsetFetchRequest, {"groups": [SimpleNamespace(topics=parts)]}),
+        (coordinator_pb2.SyncGroupRequest, {"assignments": parts}),
+    ):
+        assert named_by._COUNTS[kind](SimpleNamespace(**fields)) >= len(parts)
+    assert validation._total(parts) == len(parts)  # type: ignore[arg-type]
 
 
 RULES = """

@@ -1,5 +1,7 @@
 """What members of incremental groups may have a coordinator look at (docs/safety.md, LIM-57)."""
 
+import random
+
 import pytest
 from kit.lives.incremental_shard import (
     AWAY,
@@ -15,9 +17,12 @@ from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Assign
+from muster_core.incremental.decisions import heartbeat
 from muster_core.incremental.decisions.together import LISTS_MAX
+from muster_core.incremental.partitions import by_topic, named_among, named_in
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.room import Room
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
 MOST = 5
@@ -133,3 +138,36 @@ def test_assignments_for_long_lists_are_computed_aside_though_there_are_no_such_
     request.owned.SetInParent()
     cluster.send(request)
     assert [type(work) for work in cluster.work] == [Assign] * is_aside
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_some_partitions_those_that_a_message_names_are_found(seed: int) -> None:
+    draw = random.Random(seed)
+    some, others = (
+        frozenset((draw.choice("tuv"), draw.randrange(8)) for _ in range(draw.randrange(12)))
+        for _ in range(2)
+    )
+    assert named_among(some, by_topic(others)) == some & others
+
+
+def test_of_what_a_member_says_it_works_on_no_more_is_kept_than_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-19: to make something of each of a hundred thousand partitions takes 40 ms."""
+    cluster = incremental_shard()
+    tell_partitions(cluster, 4)
+    (member,) = members(cluster, "a")
+    assert not says(member, "t", joins=True).error_code
+    kept = list[int]()
+
+    def noted(topics: object) -> list[tuple[str, int]]:
+        found = named_in(topics)  # type: ignore[arg-type]
+        kept.append(len(found))
+        return found
+
+    monkeypatch.setattr(heartbeat, "named_in", noted)
+    request = member.request(member.epoch)
+    request.owned.topics.append(common_pb2.TopicPartitions(topic="t", partitions=range(100_000)))
+    assert not member.ask(request).error_code
+    assert not heartbeat._says_within(request, incremental_of(cluster).members["a"].assigned)
+    assert not kept

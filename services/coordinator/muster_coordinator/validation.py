@@ -5,7 +5,8 @@ the group protocol, not violations: the core answers them (conformance GV-02, JG
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from muster_core.events import GroupRequest
@@ -61,17 +62,31 @@ MEMBER_SEQ_MAX = 2**63 - 1
 
 _PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")
 
+_FOUND_MAX = 100
+"""Of what breaks more limits no more are looked for: a hundred thousand take longer than others may wait."""
+
 Report = Callable[[str, str], None]
 
 
+class _Enough(Exception):
+    """So many limits are broken that no more are looked for."""
+
+
 def violations(request: GroupRequest) -> Sequence[Violation]:
-    """Every limit that a request breaks; empty: none.
+    """The limits that a request breaks, of many the first hundred; empty: none.
 
     Called for each call before anything else looks at it; a heartbeat costs a few comparisons, and ten
     thousand topics some milliseconds: names of fields are made only of what is wrong.
     """
     found: list[Violation] = []
-    _CHECKS[type(request)](request, lambda field, text: found.append(Violation(field, text)))
+
+    def report(field: str, text: str) -> None:
+        found.append(Violation(field, text))
+        if len(found) == _FOUND_MAX:
+            raise _Enough
+
+    with suppress(_Enough):
+        _CHECKS[type(request)](request, report)
     return found
 
 
@@ -153,10 +168,10 @@ def _sync(request: coordinator_pb2.SyncGroupRequest, report: Report) -> None:
     _text(report, "protocol_name", request.protocol_name)
     if not _count(report, "assignments", request.assignments, 0, ASSIGNMENTS_MAX):
         return
-    for index, entry in enumerate(request.assignments):
-        if (name := entry.member_id) and (problem := id_problem(name)):
-            report(f"assignments[{index}].member_id", problem)
-        if len(entry.assignment) > ASSIGNMENT_MAX_BYTES:
+    if request.ByteSize() <= ASSIGNMENT_MAX_BYTES:
+        return  # nor is one of them larger; whose they are is not looked at, for strangers are given nothing
+    for index, size_bytes in enumerate([len(entry.assignment) for entry in request.assignments]):
+        if size_bytes > ASSIGNMENT_MAX_BYTES:
             report(f"assignments[{index}].assignment", f"must be at most {ASSIGNMENT_MAX_BYTES:,} bytes long")
 
 
@@ -179,8 +194,10 @@ def _topic(report: Report, field: str) -> None:
     report(field, f"must be 1 to {NAME_MAX_CHARACTERS} characters without control characters")
 
 
-def _total(topics: Iterable[Any]) -> int:
-    """How many partitions topics have; one without any counts as one."""
+def _total(topics: Sequence[Any]) -> int:
+    """How many partitions topics have; one without any counts as one. Of too many topics their number."""
+    if len(topics) > PARTITIONS_MAX:
+        return len(topics)
     return sum([len(topic.partitions) or 1 for topic in topics])
 
 

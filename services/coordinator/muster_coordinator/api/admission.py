@@ -12,7 +12,7 @@ from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas, current_connection
 
-from muster_coordinator.api.named import partitions_named
+from muster_coordinator.api.named import NAMED_MAX, named
 
 _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that is put out
     coordinator_pb2.JoinGroupRequest,
@@ -91,16 +91,28 @@ class Admission:
         Raises:
             ResourceExhausted: it is too much; nothing of it was done.
         """
-        return self._admit(connection, request, size_bytes)
+        partitions = named(request)
+        if partitions <= NAMED_MAX:
+            return self._admit(connection, request, size_bytes, partitions)
+        if connection is not None:
+            connection.owe_partitions(partitions)
+        return None  # it is refused for that, and took long to decode
 
     def admit_late(self, request: GroupRequest) -> Ended | None:
         """As `admit`, in the task of a call that has waited for a load: what it begins, or adds."""
-        return self._admit(current_connection(), request, None)
+        return self._admit(current_connection(), request, None, 0)
 
     def _admit(
-        self, connection: Connection | None, request: GroupRequest, size_bytes: int | None
+        self, connection: Connection | None, request: GroupRequest, size_bytes: int | None, partitions: int
     ) -> Ended | None:
-        """See `admit`; size_bytes: of the call, None: it was counted, but for what it begins or adds."""
+        """See `admit`.
+
+        Args:
+            connection: of the call.
+            request: the call.
+            size_bytes: of the call; None: it was counted, but for what it begins or adds.
+            partitions: what counts as partitions of what it names.
+        """
         quotas = self._quotas
         is_commit = isinstance(request, coordinator_pb2.OffsetCommitRequest) and size_bytes is not None
         begins = self._begins_group(request)
@@ -111,7 +123,6 @@ class Admission:
             quotas.may_have_group(party, group_id, counts_for_prefix=may_begin)
         begun_by = connection.party.name if begins and connection is not None else ""
         adds = self._check_totals(request, begun_by)
-        partitions = 0 if size_bytes is None else partitions_named(request)
         if partitions <= FEW_PARTITIONS:
             partitions = 0  # nearly always: it counts as a call
         if connection is not None:

@@ -24,7 +24,7 @@ from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
 from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.api.encoding import in_pieces, is_large
-from muster_coordinator.api.named import partitions_looked_at
+from muster_coordinator.api.named import looked_at
 from muster_coordinator.api.rights import Rights, Verdict
 from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
@@ -111,7 +111,7 @@ class Calls:
             InvalidArgument: it breaks a limit of the public API.
             Unimplemented: it asks for what this version does not have.
         """
-        if request.ByteSize() > LARGE_BYTES or partitions_looked_at(request) > LARGE_PARTITIONS:
+        if request.ByteSize() > LARGE_BYTES or looked_at(request) > LARGE_PARTITIONS:
             return await self._answer_large(request, host)
         check(request)
         return await self._answer_allowed(request, host)

@@ -1,35 +1,50 @@
-"""The partitions that a call names: how many, since each takes time, and in few words."""
+"""What a call names: how many partitions, groups and members, since each takes time, and in few words."""
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any
 
 from muster_core.events import GroupRequest
+from muster_protos.limits import PROTOCOLS_MAX
 from muster_protos.muster.v1.coordinator_pb2 import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
+    SyncGroupRequest,
 )
-from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
+
+NAMED_MAX = 100_000
+"""No call may name more; of one that does they are not looked at, nor is each of them counted."""
+
+_TOPIC = 2
+"""A topic takes as long as so many partitions, besides its own."""
 
 _SPANS = 32
 """So many runs of numbers are told of a topic."""
 
 
-def partitions_named(request: GroupRequest) -> int:
-    """How many partitions a call names whose offsets it stores, reads or removes.
+def named(request: GroupRequest) -> int:
+    """How many partitions, topics, groups and members a call names, as they count for a quota.
 
-    A topic counts as one at least: it is looked at also where none of its partitions is named.
+    What a member says in a heartbeat counts for none, if it is not more than it may say.
     """
     count = _COUNTS.get(type(request))
     return 0 if count is None else count(request)
 
 
-def partitions_looked_at(request: GroupRequest) -> int:
-    """These, or what a member says in a heartbeat that it works on, which counts for no quota."""
+def looked_at(request: GroupRequest) -> int:
+    """These, and what a member says in a heartbeat that it wants and works on."""
     if isinstance(request, ConsumerGroupHeartbeatRequest):
-        return len(request.topics.names) + _in_topics(request.owned)
-    return partitions_named(request)
+        return len(request.topics.names) + _in_topics(request.owned.topics)
+    return named(request)
 
 
 def spans_of(numbers: Collection[int]) -> str:
@@ -49,20 +64,38 @@ def _runs(numbers: Collection[int]) -> Iterator[str]:
             first = place
 
 
-def _in_topics(request: Any) -> int:
-    return sum([len(topic.partitions) or 1 for topic in request.topics])
+def _in_topics(topics: Collection[Any]) -> int:
+    if len(topics) > NAMED_MAX:
+        return len(topics)
+    return sum([len(topic.partitions) for topic in topics]) + _TOPIC * len(topics)
 
 
 def _committed(request: OffsetCommitRequest) -> int:
-    return _in_topics(request) + sum([len(topic.partitions) or 1 for topic in request.ends])
+    return _in_topics(request.topics) + _in_topics(request.ends)
 
 
 def _fetched(request: OffsetFetchRequest) -> int:
-    return sum(map(_in_topics, request.groups))
+    groups = request.groups
+    if len(groups) > NAMED_MAX:
+        return len(groups)
+    return sum([_in_topics(group.topics) or 1 for group in groups])
+
+
+def _beyond(number: int, most: int) -> int:
+    return number if number > most else 0
 
 
 _COUNTS: dict[type[Any], Callable[[Any], int]] = {
     OffsetCommitRequest: _committed,
-    OffsetDeleteRequest: _in_topics,
+    OffsetDeleteRequest: lambda request: _in_topics(request.topics),
     OffsetFetchRequest: _fetched,
+    SyncGroupRequest: lambda request: len(request.assignments),
+    LeaveGroupRequest: lambda request: len(request.members),
+    DescribeGroupsRequest: lambda request: len(request.group_ids),
+    ConsumerGroupDescribeRequest: lambda request: len(request.group_ids),
+    DeleteGroupsRequest: lambda request: len(request.group_ids),
+    JoinGroupRequest: lambda request: _beyond(len(request.protocols), PROTOCOLS_MAX),
+    ConsumerGroupHeartbeatRequest: lambda request: _beyond(
+        max(len(request.topics.names), len(request.owned.topics)), NAMED_MAX
+    ),
 }

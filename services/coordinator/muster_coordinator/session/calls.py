@@ -191,6 +191,11 @@ class StreamCalls:
             pause_s += other_frames * _FRAME_S * connection.open_calls
         return pause_s
 
+    def owe(self, frames: int) -> None:
+        """Counts frames of a message that has more than any may, as partitions: they had to be decoded."""
+        if self._connection is not None:
+            self._connection.owe_partitions(frames)
+
     def _let_in(self, call_id: int, kind: str, request: Any) -> None:
         """Counts a call that is in order.
 

@@ -267,7 +267,8 @@ class SessionStream:
 
     async def _play(self, message: session_pb2.SessionRequest) -> None:
         """Plays the frames of a message; if they take long, in several turns of the loop."""
-        if len(message.frames) > self._settings.max_frames:
+        if (frames := len(message.frames)) > self._settings.max_frames:
+            self._calls.owe(frames)
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
         share = LoopShare()
         played = self._play_from(message, 0, share)

@@ -23,6 +23,20 @@ def named_in(topics: Iterable[common_pb2.TopicPartitions]) -> list[TopicPartitio
     return named
 
 
+def named_among(partitions: Partitions, topics: Iterable[common_pb2.TopicPartitions]) -> Partitions:
+    """Those of some partitions that a message names; whatever else it names is not kept."""
+    if not partitions:
+        return NONE
+    wanted: defaultdict[str, set[int]] = defaultdict(set)
+    for topic, number in partitions:
+        wanted[topic].add(number)
+    named: list[TopicPartition] = []
+    for entry in topics:
+        if (numbers := wanted.get(entry.topic)) is not None:
+            named += zip(repeat(entry.topic), numbers.intersection(entry.partitions))
+    return frozenset(named)
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
     """Partitions as a message names them: topics by name, numbers ascending."""
     numbers: defaultdict[str, list[int]] = defaultdict(list)

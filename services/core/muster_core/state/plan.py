@@ -1,7 +1,7 @@
 """What the leader of a group hands in: who is to own what."""
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain
 
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
@@ -17,6 +17,7 @@ class Plan:
 
     Args:
         request: the leader's call.
+        members: of the group; what others are given is not looked at.
         most: how many partitions may be given: of a plan that gives more nothing else is read.
 
     Attributes:
@@ -25,14 +26,16 @@ class Plan:
             may be given it is less than that.
     """
 
-    def __init__(self, request: SyncGroupRequest, most: int = sys.maxsize) -> None:
+    def __init__(self, request: SyncGroupRequest, members: Container[str], most: int = sys.maxsize) -> None:
         self.assignments: dict[str, bytes] = {}
         self.partitions = 0
         self._numbers: dict[str, list[int]] = {}
         numbers = self._numbers
         for entry in request.assignments:
+            if (member_id := entry.member_id) not in members:
+                continue
             assignment = entry.assignment
-            self.assignments[entry.member_id] = assignment
+            self.assignments[member_id] = assignment
             message = read_assignment(assignment)
             if message is None:
                 continue
@@ -90,7 +93,7 @@ class Plan:
         if all(len(set(numbers)) == len(numbers) for numbers in self._numbers.values()):
             return None
         seen: set[TopicPartition] = set()
-        for partition in chain.from_iterable(map(self.given, member_ids)):  # not what strangers are given
+        for partition in chain.from_iterable(map(self.given, member_ids)):
             if partition in seen:
                 return partition
             seen.add(partition)

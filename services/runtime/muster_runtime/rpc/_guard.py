@@ -17,7 +17,7 @@ from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.quotas.party import current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
-from muster_runtime.rpc.refusals import Refused, oversized, undecodable
+from muster_runtime.rpc.refusals import Refused, ResourceExhausted, oversized, undecodable
 from muster_runtime.rpc.trust.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
@@ -32,6 +32,9 @@ def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
+
+_LARGE_BYTES = 256 << 10
+"""A message with no more is decoded in some milliseconds, whatever it is made of."""
 
 Behaviour = Callable[..., Any]
 GivenUp = Callable[[Any], None]
@@ -300,9 +303,13 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
             refusal = oversized(limit_bytes)
         else:
             try:
+                if len(body) > _LARGE_BYTES and (connection := current_connection()) is not None:
+                    connection.check_decoding()
                 return decode(body)
             except MemoryError:
                 raise
+            except ResourceExhausted as spent:
+                refusal = spent
             except Exception:
                 refusal = undecodable()
         if by_value:

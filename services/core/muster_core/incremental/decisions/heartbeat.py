@@ -17,7 +17,7 @@ from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Su
 from muster_core.incremental.decisions.upkeep import assign_due, remove
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Member, Told
-from muster_core.incremental.partitions import NONE, Partitions, named_in
+from muster_core.incremental.partitions import NONE, Partitions, named_among, named_in
 from muster_core.incremental.rollout import held_by_join
 from muster_core.incremental.targets.target import (
     When,
@@ -41,13 +41,19 @@ def go_on(
         before: what the member worked on when the request came.
         says: whether what it says of its work counts; not where the member made a step since.
     """
-    owned = frozenset(named_in(request.owned.topics)) if says and request.HasField("owned") else None
-    version = Position.from_proto(request.version) if request.member_seq else None
-    decision.reconcile(request.member_id, Report(owned, version))
+    decision.reconcile(request.member_id, _report(request, says=says))
     decision.wake()
     assigned = decision.group.members[request.member_id].assigned
     whole_list = _asks_for_all(request) or assigned != before
     return Outcome(decision.records, request.member_id, whole_list=whole_list)
+
+
+def _report(request: ConsumerGroupHeartbeatRequest, *, says: bool = True) -> Report:
+    """What a request says of its member's work; it may name far more than anybody looks for."""
+    version = Position.from_proto(request.version) if request.member_seq else None
+    if not (says and request.HasField("owned")):
+        return Report(None, version)
+    return Report(lambda partitions: named_among(partitions, request.owned.topics), version)
 
 
 def _asks_for_all(request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -375,9 +381,7 @@ class Turn:
         request, self._when = self._request, when
         if when is When.ASIDE:
             return
-        owned = frozenset(named_in(request.owned.topics)) if request.HasField("owned") else None
-        version = Position.from_proto(request.version) if request.member_seq else None
-        self._decision.reconcile(request.member_id, Report(owned, version))
+        self._decision.reconcile(request.member_id, _report(request))
 
     def outcome(self) -> Outcome:
         """What it came to."""
@@ -401,11 +405,15 @@ def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None
     epoch = request.member_epoch
     if epoch == member.epoch:
         return
-    owned = request.owned.topics
-    within = (
-        request.HasField("owned")
-        and member.assigned.issuperset(named_in(owned))
-        and {topic for topic, _ in member.assigned}.issuperset(entry.topic for entry in owned)
-    )
-    if epoch > member.epoch or epoch != member.previous_epoch or not within:
+    if epoch > member.epoch or epoch != member.previous_epoch or not _says_within(request, member.assigned):
         raise Refused(error_code.FENCED_MEMBER_EPOCH, f"the member is at epoch {member.epoch}; join again")
+
+
+def _says_within(request: ConsumerGroupHeartbeatRequest, assigned: Partitions) -> bool:
+    """Whether a request says what its member works on, and all of it is among the assigned partitions."""
+    owned = request.owned.topics
+    if not request.HasField("owned") or sum([len(entry.partitions) for entry in owned]) > len(assigned):
+        return False
+    return assigned.issuperset(named_in(owned)) and {topic for topic, _ in assigned}.issuperset(
+        [entry.topic for entry in owned]
+    )

@@ -10,6 +10,7 @@ A stream member makes its step with the record that changes something for it; wh
 is none, since its epoch follows by itself (docs/safety.md, INC-18, INC-19).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from muster_core.incremental.group import IncrementalGroup
@@ -22,11 +23,11 @@ class Report(NamedTuple):
     """What a member says of what it works on.
 
     Attributes:
-        owned: all of it; None: all that it was given.
+        owned: of some partitions those that it works on; None: it works on all that it was given.
         version: newest record that it has heard of; None: it names none, and is judged as Kafka does.
     """
 
-    owned: Partitions | None
+    owned: Callable[[Partitions], Partitions] | None
     version: Position | None = None
 
 
@@ -81,15 +82,15 @@ def _released(member: Member, report: Report) -> Partitions:
     """
     if report.owned is None:
         return NONE
-    if report.version is None:
-        return NONE if report.owned & member.pending else member.pending
-    version, owned = report.version, report.owned
-    return frozenset(p for p in member.pending if p not in owned and member.held[p].taken <= version)
+    version, kept = report.version, report.owned(member.pending)
+    if version is None:
+        return NONE if kept else member.pending
+    return frozenset(p for p in member.pending - kept if member.held[p].taken <= version)
 
 
 def _shows_gone(report: Report, taken: Partitions) -> bool:
     """Whether a list lacks what was not taken yet; only Kafka's rules make anything of that (RC-07)."""
-    return report.version is None and report.owned is not None and not report.owned & taken
+    return report.version is None and report.owned is not None and not report.owned(taken)
 
 
 def _changes_nothing(member: Member, step: Step, report: Report) -> bool:

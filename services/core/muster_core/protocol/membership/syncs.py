@@ -93,7 +93,7 @@ class Syncs:
         to_release: set[str] = set()
         if group.leader == member.member_id:
             limit = self._context.config.max_partitions
-            plan = Plan(request, limit)
+            plan = Plan(request, group.members, limit)
             if plan.partitions > limit:
                 text = f"assignments: more than {limit:,} partitions are given, which is as many as may be"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)

@@ -41,6 +41,11 @@ class Bucket:
         """Takes an amount that is not there: it has to come in before anything else is given."""
         self._left -= amount
 
+    def deep_debt_s(self, now_s: float) -> float:
+        """Seconds until no more is owed than there may be at once; 0: it is not."""
+        owed = -(self._left + (now_s - self._at_s) * self.rate_per_s)
+        return max(0.0, (owed - self.burst) / self.rate_per_s)
+
     def change(self, rate_per_s: float, burst: float) -> None:
         """Gives it another rate from now on; what is above the burst is lost."""
         self.rate_per_s = rate_per_s

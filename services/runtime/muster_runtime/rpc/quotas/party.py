@@ -150,6 +150,22 @@ class Party:
             bucket.owe(amount)
         self.taken[quota] += amount
 
+    def owe(self, quota: Quota, amount: int, now_s: float) -> None:
+        """Takes from a rate what was used already, whether it was there or not."""
+        if (bucket := self._buckets.get(quota)) is not None:
+            bucket.take(0, now_s)
+            bucket.owe(amount)
+
+    def check_debt(self, quota: Quota, now_s: float) -> None:
+        """Whether it owes no more of a rate than it may ask for at once.
+
+        Raises:
+            ResourceExhausted: it does.
+        """
+        bucket = self._buckets.get(quota)
+        if bucket is not None and (wait_s := bucket.deep_debt_s(now_s)):
+            raise self.refusal(quota, now_s, wait_s)
+
     def refusal(self, quota: Quota, now_s: float, wait_s: float | None = None) -> ResourceExhausted:
         """Counts a refusal and returns the error to raise."""
         self.refusals[quota] = self.refusals.get(quota, 0) + 1
@@ -369,6 +385,29 @@ class Connection:
         if room is not None and (wait_s := room.take(number, now_s)):
             raise self.party.refusal(Quota.CONNECTION_PARTITIONS, now_s, wait_s)
         self.party.take(Quota.PARTITIONS, number, now_s, self)
+
+    def owe_partitions(self, number: int) -> None:
+        """Counts partitions of a call that is refused because it names more than any may.
+
+        To decode it took long, whether there was room for them or not: see `check_decoding`.
+        """
+        now_s = self.party.now_s()
+        if self._partitions is not None:
+            self._partitions.take(0, now_s)
+            self._partitions.owe(number)
+        self.party.owe(Quota.PARTITIONS, number, now_s)
+
+    def check_decoding(self) -> None:
+        """Whether a large message may be decoded, which takes long where it has a million parts.
+
+        Raises:
+            ResourceExhausted: the calls of this connection, or of its caller, named so many that it owes more
+                than it may ask for at once; nobody does whose calls are in order.
+        """
+        now_s = self.party.now_s()
+        if self._partitions is not None and (wait_s := self._partitions.deep_debt_s(now_s)):
+            raise self.party.refusal(Quota.CONNECTION_PARTITIONS, now_s, wait_s)
+        self.party.check_debt(Quota.PARTITIONS, now_s)
 
     def begin_work(self, size_bytes: int) -> int:
         """Counts a request that is worked on from now on; returns the argument for `end_work`.

@@ -51,7 +51,7 @@ class QuotaSettings(Settings):
         ge=0,
         le=_MOST,
         description=(
-            "Partitions a second that calls of a caller name: commits, and fetches and removals of offsets; "
+            "Partitions a second that calls of a caller name, with topics, members and groups; "
             "those with ten or fewer count as calls alone."
         ),
     )
