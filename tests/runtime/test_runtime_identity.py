@@ -10,11 +10,13 @@ from typing import Any
 import grpc
 import pytest
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates
+from kit.waiting import until
 from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.clock import wall_ms
 from muster_runtime.rpc.access.metrics import UNAUTHENTICATED, AccessSource
 from muster_runtime.rpc.channels import open_channel
-from muster_runtime.rpc.identity import LONGEST_NAME, NOBODY, Identity, Proof, current_identity
+from muster_runtime.rpc.identity import LONGEST_NAME, NOBODY, Identity, Proof, callers, current_identity
 from muster_runtime.rpc.identity.settings import IdentitySettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.trust.tls import TlsSettings
@@ -123,6 +125,30 @@ async def test_a_certificate_without_one_clear_name_proves_nothing(tmp_path: Pat
     (line,) = [line for line in lines if line["event"] == "call_unauthenticated"]
     assert line["method"] == DISCOVERY[1:] + "ListTopics"
     assert line["peer"].startswith("ipv4:127.0.0.1:")
+
+
+@pytest.mark.cluster
+async def test_a_connection_lasts_no_longer_than_the_certificate_that_it_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC looks at it once; who has a new one shows it on the next connection."""
+    issued = Certificates(tmp_path)
+    issued.issue(WORKER, AUTHORITY, days=1)
+    brief = Trust(tls(issued, WORKER))
+    with capture_logs() as lines:
+        async with serving(Trust(tls(issued, SERVER))) as (asking, at), open_channel(at, brief) as channel:
+            call: Any = channel.unary_unary(DISCOVERY + "ListTopics")
+            await call(b"", timeout=60)
+            monkeypatch.setattr(callers, "wall_ms", lambda: wall_ms() + 86_400_000 - 60_000)
+            await call(b"", timeout=60)
+            monkeypatch.setattr(callers, "wall_ms", lambda: wall_ms() + 86_400_000 + 60_000)
+            with pytest.raises(grpc.aio.AioRpcError, match="has ended") as caught:
+                await call(b"", timeout=60)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            await until(lambda: "caller_cut_off" in [line["event"] for line in lines], "it is cut off")
+            issued.issue(WORKER, AUTHORITY, days=2)
+            await ask(at, Trust(tls(issued, WORKER)))
+    assert asking.seen == [Identity("localhost", Proof.CERTIFICATE)] * 3
 
 
 @pytest.mark.cluster

@@ -15,11 +15,13 @@ from typing import Any
 import grpc
 import pytest
 from hypothesis import given
+from hypothesis import settings as of_hypothesis
 from hypothesis import strategies as st
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates
 from kit.issuer import AUDIENCE, NAME, Issuer, KeyAddress
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.rpc import _guard
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.identity import (
     LONGEST_NAME,
@@ -57,6 +59,10 @@ class Asking(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     async def ListTopics(self, request: object, context: object) -> discovery_pb2.ListTopicsResponse:
         self.seen.append(current_identity())
         return discovery_pb2.ListTopicsResponse()
+
+    async def WatchCluster(self, request: object, context: object) -> AsyncIterator[Any]:
+        yield discovery_pb2.WatchClusterResponse()
+        await asyncio.Event().wait()
 
 
 @asynccontextmanager
@@ -202,6 +208,26 @@ async def test_a_token_counts_no_longer_than_it_lasts(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+async def test_a_stream_ends_with_the_token_that_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_guard, "PROOF_GRACE_S", 0.1)
+    issuer = Issuer()
+    settings = in_file(tmp_path, issuer.key_set(), token_leeway_ms=0)
+    async with serving(settings) as server, open_channel(server.address) as channel:
+        watch: Any = channel.unary_stream(METHOD.replace("ListTopics", "WatchCluster"))
+        lasting, brief = (
+            watch(b"", timeout=60, metadata=[("authorization", f"Bearer {issuer.token(exp=ends_s)}")])
+            for ends_s in (int(time.time()) + 3_600, int(time.time()) + 2)
+        )
+        assert await brief.read() == await lasting.read() == b""
+        with pytest.raises(grpc.aio.AioRpcError, match="open another") as caught:
+            await brief.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert not lasting.done()
+
+
+@pytest.mark.cluster
 async def test_a_renewed_file_of_keys_counts_at_once(tmp_path: Path) -> None:
     """For the tokens of the new key, and against those of a key that is gone; a bad file changes nothing."""
     issuer = Issuer()
@@ -268,6 +294,34 @@ async def test_an_address_that_never_ends_its_headers_is_asked_again(
                     return await server.show(issuer.token()) == "token worker"
 
                 await until(named)
+    finally:
+        keys_at.dribbles = False
+
+
+@pytest.mark.cluster
+@needs_openssl
+async def test_few_wait_for_an_address_that_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who shows keys that nobody knows would else have all calls of a process waiting for it."""
+    monkeypatch.setattr(tokens, "MOST_WAITING", 5)
+    issued, issuer = Certificates(tmp_path), Issuer()
+    keys_at = KeyAddress(issuer.key_set())
+    try:
+        with keys_at.served(issued):
+            async with serving(at_address(keys_at, issued)) as server:
+                assert await server.show(issuer.token()) == "token worker"
+                keys_at.dribbles = True
+                await asyncio.sleep(0.1)  # as long as there is between two fetches
+                forged = [issuer.token(headers={"kid": f"forged-{number}"}) for number in range(20)]
+                calls = [asyncio.create_task(server.show(token)) for token in forged]
+                await until(lambda: sum(call.done() for call in calls) == 15, "those that have no place")
+                refused = "UNAVAILABLE: the keys that tokens are checked with are being fetched"
+                assert {call.result() for call in calls if call.done()} == {refused}
+                assert await server.show(issuer.token("ann")) == "token ann"
+                keys_at.dribbles = False
+                answers = [answer[:15] for answer in await asyncio.gather(*calls)]
+                assert answers.count("UNAUTHENTICATED") == 5
     finally:
         keys_at.dribbles = False
 
@@ -376,6 +430,7 @@ async def test_tokens_that_are_remembered_are_bounded(
 
 
 @pytest.mark.slow
+@of_hypothesis(deadline=None)  # it measures the machine
 @given(
     st.text()
     | st.lists(st.binary().map(base64.urlsafe_b64encode), max_size=4).map(

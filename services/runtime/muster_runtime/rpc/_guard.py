@@ -11,13 +11,15 @@ from typing import Any
 import grpc
 import structlog
 
+from muster_runtime.clock import wall_ms
 from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
+from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.quotas.party import current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
-from muster_runtime.rpc.refusals import Refused, ResourceExhausted, oversized, undecodable
+from muster_runtime.rpc.refusals import Refused, ResourceExhausted, Unavailable, oversized, undecodable
 from muster_runtime.rpc.trust.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
@@ -35,6 +37,10 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
 
 _LARGE_BYTES = 256 << 10
 """A message with no more is decoded in some milliseconds, whatever it is made of."""
+PROOF_GRACE_S = 10.0
+"""How long a stream may last beyond the proof of who opened it."""
+_LONGEST_STREAM_MS = 366 * 86_400_000
+_RETRY_MS = 100
 
 Behaviour = Callable[..., Any]
 GivenUp = Callable[[Any], None]
@@ -162,6 +168,8 @@ class Guard:
             if self._quotas is not None:
                 serve = _rationed(method, serve, self._quotas)
             if self._callers is not None:
+                if handler.response_streaming:
+                    serve = _lasting(method, serve)
                 serve = _identified(method, serve, self._callers)
         decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
         # A call with one request is served as a stream of requests, which is the same on the wire: else gRPC
@@ -400,6 +408,26 @@ def _identified(method: str, serve: Handler, callers: Callers) -> Handler:
         except Exception as error:
             return await _answer(method, error, context)
         return await serve(request, context)
+
+    return call
+
+
+def _lasting(method: str, serve: Handler) -> Handler:
+    """Ends streams with the proof of who opened them; those of sessions say goodbye shortly before."""
+
+    async def call(request: Any, context: Any) -> Any:
+        expires_ms = current_identity().expires_ms
+        if expires_ms is None:
+            return await serve(request, context)
+        lasts_ms = min(max(0, expires_ms - wall_ms()), _LONGEST_STREAM_MS)
+        try:
+            async with asyncio.timeout(lasts_ms / 1_000 + PROOF_GRACE_S) as limit:
+                return await serve(request, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        ended = Unavailable("the proof of who opened this stream has expired; open another", _RETRY_MS)
+        return await _answer(method, ended, context)
 
     return call
 

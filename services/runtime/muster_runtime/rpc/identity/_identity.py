@@ -23,8 +23,8 @@ class Identity:
     Attributes:
         name: of the caller, 1 to `LONGEST_NAME` printable characters; empty: it proved nothing.
         proof: how it proved that name.
-        expires_ms: from when on, in Unix time, the proof counts for no new call; None: it lasts as long as
-            the connection. A caller has another one with each token.
+        expires_ms: from when on, in Unix time, the proof counts for no new call; None: it always does. A
+            caller has another one with each token and certificate.
     """
 
     name: str

@@ -4,11 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from muster_runtime.clock import wall_ms
 from muster_runtime.logs import Seldom
 from muster_runtime.rpc.identity._identity import LONGEST_NAME, NOBODY, Identity, Proof, is_name
-from muster_runtime.rpc.identity.certificates import name_in_certificate
+from muster_runtime.rpc.identity.certificates import Shown, end_of_certificate, name_in_certificate
 from muster_runtime.rpc.identity.settings import IdentitySettings
-from muster_runtime.rpc.refusals import Refused, Unauthenticated
+from muster_runtime.rpc.refusals import Refused, Unauthenticated, Unavailable
+from muster_runtime.rpc.unread import Cuts
 
 if TYPE_CHECKING:
     from muster_runtime.rpc.identity.tokens import Tokens
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _HEADER = "authorization"
+_RETRY_MS = 100
 
 
 class Callers:
@@ -38,6 +41,7 @@ class Callers:
         self._tokens = _tokens_of(settings)
         self.refused = 0
         self._lines = Seldom()
+        self._cuts = Cuts()
 
     async def identify(self, method: str, context: Any) -> Identity:
         """Who makes a call.
@@ -66,9 +70,10 @@ class Callers:
         if self._tokens is not None and (token := _token(context)) is not None:
             # A token that proves nothing is not made up for by a certificate: its caller meant to be another.
             return await self._tokens.owner(token)
-        name = name_in_certificate(context) if self._certificates else None
+        shown: Shown = context.auth_context() if self._certificates else {}
+        name = name_in_certificate(shown)
         if name is not None and is_name(name) and not self._is_of_tokens(name):
-            return Identity(name, Proof.CERTIFICATE)
+            return Identity(name, Proof.CERTIFICATE, self._end_of_certificate(shown, context.peer()))
         if not self._settings.required:
             return NOBODY
         if name is not None:
@@ -77,6 +82,21 @@ class Callers:
                 f"{LONGEST_NAME} printable characters, which does not begin as the names of tokens do"
             )
         raise Unauthenticated(f"the call shows no {self._proofs}, and this server asks who calls")
+
+    def _end_of_certificate(self, shown: Shown, peer: str) -> int | None:
+        """When the caller's certificate counts no more; one that does not ends its connection.
+
+        Raises:
+            Unavailable: it has ended: with another connection the caller shows the one that it has now.
+        """
+        ends_ms = end_of_certificate(shown)
+        if ends_ms is None:
+            return None
+        ends_ms += self._settings.token_leeway_ms
+        if wall_ms() >= ends_ms:
+            self._cuts.soon(peer, ended_certificates=1)
+            raise Unavailable("the certificate of this connection has ended; make another one", _RETRY_MS)
+        return ends_ms
 
     def _is_of_tokens(self, name: str) -> bool:
         """Whether a name begins as those of tokens alone do."""

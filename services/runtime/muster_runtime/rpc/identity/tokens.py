@@ -16,6 +16,9 @@ from muster_runtime.rpc.refusals import Unauthenticated, Unavailable
 MOST_REMEMBERED = 10_000
 """Tokens that were verified and are not verified again, while their keys are the same."""
 
+MOST_WAITING = 200
+"""Calls that wait while keys are fetched, which may take ten seconds: of a process that may have 20,000."""
+
 LONGEST_TOKEN = 16_384
 """Characters that a token may have; the headers of a call have their own limit, which is lower by default."""
 
@@ -51,6 +54,7 @@ class Tokens:
         self._settings = settings
         self.keys: KeySource = UrlKeys(settings) if settings.token_jwks_file is None else FileKeys(settings)
         self._verified: dict[bytes, _Verified] = {}
+        self._waiting = 0
 
     async def owner(self, token: str) -> Identity:
         """Whose token it is.
@@ -86,7 +90,7 @@ class Tokens:
         keys = self.keys.current()
         key = None if keys is None else keys.find(key_id, algorithm)
         if key is None:
-            await self.keys.newer()
+            await self._newer()
             keys = self.keys.current()
             if keys is None:
                 raise Unavailable("the keys that tokens are checked with have not come yet", _RETRY_MS)
@@ -95,6 +99,15 @@ class Tokens:
                 raise Unauthenticated("the token is signed with a key that is not its issuer's")
         assert keys is not None
         return self._identity(self._claims(token, key)), keys
+
+    async def _newer(self) -> None:
+        if self._waiting >= MOST_WAITING:
+            raise Unavailable("the keys that tokens are checked with are being fetched", _RETRY_MS)
+        self._waiting += 1
+        try:
+            await self.keys.newer()
+        finally:
+            self._waiting -= 1
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
         settings = self._settings

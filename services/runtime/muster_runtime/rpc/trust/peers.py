@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from pydantic_settings import NoDecode
 
 from muster_runtime.logs import clean_text
-from muster_runtime.rpc.identity.certificates import name_in_certificate
+from muster_runtime.rpc.identity.certificates import Shown, name_in_certificate
 
 MOST_PEERS = 100
 LONGEST_PEER = 255
@@ -62,10 +62,10 @@ def names_of(context: Any) -> Sequence[Name] | None:
 
     Names that contradict each other (`name_in_certificate`) are none.
     """
-    called = name_in_certificate(context)
+    shown: Shown = context.auth_context()
+    called = name_in_certificate(shown)
     if not called:
         return None if called is None else ()
-    shown: Mapping[str, Sequence[bytes]] = context.auth_context()
     names = []
     for key, kind in _KINDS.items():
         for value in shown.get(key, ()):
