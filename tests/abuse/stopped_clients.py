@@ -40,7 +40,7 @@ async def attack(target: Target) -> str:
         journals = {group: Path(made) / group for group in await target.groups(WORKERS, "stopped")}
         workers = [
             await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "abuse.innocent", target.servers, str(journal), group
+                sys.executable, "-m", "abuse.innocent", target.servers, str(journal), group, "auto"
             )
             for group, journal in journals.items()
         ]

@@ -1,6 +1,6 @@
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -9,6 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.metadata.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 from kit.waiting import until, until_equal
+from muster_core.features import Feature
 from muster_core.sharding import shard_of
 from muster_discovery.role import Discovery
 from muster_discovery.settings import DiscoverySettings
@@ -16,7 +17,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.rpc.quotas import QuotaSettings
-from muster_runtime.rpc.quotas.party import CREATION_BURST_S
+from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S
 
 pytestmark = pytest.mark.cluster
 
@@ -567,6 +568,48 @@ async def test_names_wait_for_their_feature_since_older_metadata_drops_them(setu
         error = await setup.refused(method, request)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "needs the feature partition-names" in str(error.details())
+
+
+async def asked_until_refused(ask: Callable[[], Awaitable[Any]], most: int) -> tuple[int, str]:
+    """How many calls of at most so many were answered before a quota refused one, and what it said."""
+    for answered in range(most):
+        try:
+            await ask()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+            return answered, error.details() or ""
+    raise AssertionError("none was refused")
+
+
+async def test_a_change_costs_what_it_names(setup: Setup) -> None:
+    topics = catalog({"sites": 1}, 6)
+    topics.features.append(Feature.PARTITION_NAMES)
+    setup.push(cluster({0: (1, "a")}), topics)
+    await ready(setup)
+
+    def change(_: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        return metadata_pb2.ChangeTopicResponse(error_code=common_pb2.ERROR_CODE_INVALID_REQUEST)
+
+    setup.first.on_change = setup.second.on_change = change
+    names = common_pb2.PartitionNames(partitions=[common_pb2.PartitionNames.Partition(name="n")] * 50_000)
+    topic = discovery_pb2.Topic(name="t", partitions=50_000, names=names)
+    request = discovery_pb2.CreateTopicRequest(topic=topic)
+    limit = QuotaSettings().topic_changes_per_s * CREATION_BURST_S
+    made, _ = await asked_until_refused(lambda: setup.stub.CreateTopic(request, timeout=60), limit)
+    assert limit // 51 <= made < limit // 10
+
+
+async def test_who_finds_many_groups_at_a_time_is_refused(setup: Setup) -> None:
+    many = discovery_pb2.FindCoordinatorRequest(group_ids=[f"g{number}" for number in range(1_000)])
+    most = QuotaSettings().connection_partitions_per_s * BURST_S // 1_000
+    found, text = await asked_until_refused(
+        lambda: setup.stub.FindCoordinator(many, timeout=60),
+        20 * most,  # the quota grows meanwhile
+    )
+    assert found >= most
+    assert "PARTITIONS_PER_S" in text
+    await setup.stub.FindCoordinator(discovery_pb2.FindCoordinatorRequest(group_ids=["g"]), timeout=60)
 
 
 async def test_who_changes_many_topics_is_refused(setup: Setup) -> None:

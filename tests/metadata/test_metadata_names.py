@@ -147,6 +147,20 @@ def test_names_that_cannot_be_are_refused() -> None:
     assert catalog.alter("absent", {"a": 1}).error_code == UNKNOWN
 
 
+def test_of_names_that_are_far_too_large_none_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIM-19: a hundred thousand take a quarter of a second."""
+
+    def looked_at(_: str) -> bool:
+        raise AssertionError
+
+    catalog = NamedCatalog()
+    assert catalog.create("t", "a").error_code == 0
+    monkeypatch.setattr(topic_names, "is_name", looked_at)
+    names = [str(number) for number in range(TOPIC_PARTITIONS_MAX)]
+    assert "262,144 bytes" in catalog.create("u", *names).error_message
+    assert "262,144 bytes" in catalog.alter("t", dict.fromkeys(names, 1)).error_message
+
+
 @pytest.mark.slow
 def test_names_and_holes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = NamedCatalog()

@@ -21,6 +21,15 @@ from muster_discovery._topics import TopicReads
 RETRY_AFTER_MS = 200
 """When a caller should ask again while there is no view."""
 
+_FEW_GROUPS = 10
+"""To find no more takes about as long as to find one."""
+
+_GROUPS_AT_ONCE = 200
+"""Of long names so many take milliseconds; then others have their turn."""
+
+_NAMES_OF_A_CHANGE = 1_000
+"""A change with so many names of partitions takes as long as one more change."""
+
 T = TypeVar("T")
 
 _SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDINATOR_STATE_DRAINING})
@@ -65,9 +74,14 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.FindCoordinatorResponse:
         """Names the coordinator of each group (KIP-699)."""
         check_find(request)
+        connection = current_connection()
+        if connection is not None and len(request.group_ids) > _FEW_GROUPS:
+            connection.take_partitions(len(request.group_ids))
         response = discovery_pb2.FindCoordinatorResponse(view_age_ms=self._view.age_ms() or 0)
         seen = request.seen_epochs
         for index, group_id in enumerate(request.group_ids):
+            if index % _GROUPS_AT_ONCE == _GROUPS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             result = response.results.add()
             if self._rights.refuses_group(group_id, context):
                 result.group_id = group_id
@@ -196,7 +210,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         if connection is not None and not (
             change.HasField("create") and self._topics.knows(change.create.name)
         ):
-            connection.take(Quota.TOPIC_CHANGES)
+            connection.take(Quota.TOPIC_CHANGES, _cost(change))
         change.change_id = change_id(request_id)
         before = self._topics.version
         answer = await self._forwarder.change(change, remaining_s)
@@ -234,6 +248,13 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     def _wake(self) -> None:
         for changed in self._watchers:
             changed.set()
+
+
+def _cost(change: metadata_pb2.ChangeTopicRequest) -> int:
+    """How many changes a change counts as: its names are looked at one by one where the log is written."""
+    altered = change.alter_partitions
+    named = len(altered.put) + len(altered.remove) + len(change.create.names.partitions)
+    return 1 + named // _NAMES_OF_A_CHANGE
 
 
 def _answered(kind: Callable[..., T], answer: metadata_pb2.ChangeTopicResponse) -> T:

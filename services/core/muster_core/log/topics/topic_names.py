@@ -1,6 +1,6 @@
 """Names of a topic's partitions: what may be stored, and what a change makes of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from muster_protos.limits import NAME_RULE, PARTITION_WEIGHT_MAX, TOPIC_PARTITIONS_MAX, is_name
@@ -16,6 +16,9 @@ MAX_ALL_NAMES_BYTES = 1 << 20
 MAX_REMOVED = 20_000
 """Removed partitions of all topics that there are: every coordinator knows each of them."""
 
+_ENTRY_BYTES = 4
+"""What a partition takes at least beside its name."""
+
 _CACHED_TOPICS = 256
 
 _Partition = common_pb2.PartitionNames.Partition
@@ -27,14 +30,17 @@ def names_problem(topic: discovery_pb2.Topic) -> str:
     if len(partitions) != topic.partitions:
         return f"topic.names: {len(partitions):,} names are given for {topic.partitions:,} partitions"
     problem = _entries_problem("topic.names.partitions", partitions)
-    return problem or _size_problem(stored_names(topic.names))
+    return problem or _size_problem(len(stored_names(topic.names)))
 
 
 def stored_names(names: common_pb2.PartitionNames) -> bytes:
     """The serialised names in the one form in which they are stored; empty: there are none."""
-    plain = common_pb2.PartitionNames(
-        partitions=[_plain(entry.name, entry.weight) for entry in names.partitions]
-    )
+    plain = common_pb2.PartitionNames()
+    plain.CopyFrom(names)
+    plain.DiscardUnknownFields()
+    for entry in plain.partitions:
+        if entry.weight == 1:
+            entry.weight = 0
     return plain.SerializeToString(deterministic=True)
 
 
@@ -100,21 +106,25 @@ class NamesChange:
             topic=request.topic, removed=sorted(numbers[name] for name in request.remove)
         )
         end = len(names.partitions)
+        put: list[tuple[int, str, int]] = []
         for entry in request.put:
-            wanted, number = _plain(entry.name, entry.weight), numbers.get(entry.name, end)
+            name, weight = entry.name, entry.weight
+            plain, number = 0 if weight == 1 else weight, numbers.get(name, end)
             if number == end:
                 end += 1
-            elif not entry.weight or names.partitions[number] == wanted:
+            elif not weight or names.partitions[number].weight == plain:
                 continue
-            record.put.add(number=number, name=wanted.name, weight=wanted.weight)
+            put.append((number, name, plain))
         if end > TOPIC_PARTITIONS_MAX:
             self.problem = (
                 f"put: the topic would have had {end:,} partitions, and at most {TOPIC_PARTITIONS_MAX:,} may "
                 f"be, removed ones included; create another topic"
             )
-        elif record.put or record.removed:
-            record.put.sort(key=lambda entry: entry.number)
-            self.problem = _size_problem(altered(stored, record))
+        elif put or record.removed:
+            for number, name, weight in sorted(put):
+                added = record.put.add()
+                added.number, added.name, added.weight = number, name, weight
+            self.problem = _size_problem(len(altered(stored, record)))
             self.record = record
 
 
@@ -126,7 +136,8 @@ def altered(stored: bytes, record: records_pb2.PartitionsAltered) -> bytes:
         if put.number == len(entries):
             entries.add()
         if put.number < len(entries):
-            entries[put.number].CopyFrom(_plain(put.name, put.weight))
+            entry = entries[put.number]
+            entry.name, entry.weight = put.name, 0 if put.weight == 1 else put.weight
     for number in record.removed:
         if number < len(entries):
             entries[number].Clear()
@@ -160,7 +171,13 @@ def _plain(name: str, weight: int) -> _Partition:
     return _Partition(name=name, weight=0 if weight == 1 else weight)
 
 
-def _entries_problem(field: str, entries: Iterable[_Partition]) -> str:
+def _entries_problem(field: str, entries: Sequence[_Partition]) -> str:
+    given = [entry.name for entry in entries]
+    if sum(map(len, given)) + _ENTRY_BYTES * len(given) > MAX_NAMES_BYTES:
+        return f"the names of a topic take at most {MAX_NAMES_BYTES:,} bytes, and those of {field} more"
+    heaviest = max([entry.weight for entry in entries], default=0)
+    if heaviest <= PARTITION_WEIGHT_MAX and len(set(given)) == len(given) and all(map(is_name, given)):
+        return ""
     names: set[str] = set()
     for index, entry in enumerate(entries):
         if not is_name(entry.name):
@@ -173,7 +190,7 @@ def _entries_problem(field: str, entries: Iterable[_Partition]) -> str:
     return ""
 
 
-def _size_problem(stored: bytes) -> str:
-    if len(stored) <= MAX_NAMES_BYTES:
+def _size_problem(size_bytes: int) -> str:
+    if size_bytes <= MAX_NAMES_BYTES:
         return ""
-    return f"the names of a topic take at most {MAX_NAMES_BYTES:,} bytes, not {len(stored):,}"
+    return f"the names of a topic take at most {MAX_NAMES_BYTES:,} bytes, not {size_bytes:,}"

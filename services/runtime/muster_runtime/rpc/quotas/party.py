@@ -421,13 +421,13 @@ class Connection:
         """Counts a request no longer: it was answered, or given up."""
         self._work.end(self.party.name, counted_bytes)
 
-    def take(self, quota: Quota) -> None:
-        """Takes one of a rate of its party.
+    def take(self, quota: Quota, amount: int = 1) -> None:
+        """Takes from a rate of its party.
 
         Raises:
             ResourceExhausted: it is used up.
         """
-        self.party.take(quota, 1, self.party.now_s(), self)
+        self.party.take(quota, amount, self.party.now_s(), self)
 
     def open_stream(self) -> None:
         """Counts a session stream that begins; `close_stream` ends it.
