@@ -1,6 +1,7 @@
 """`muster doctor --security` on real clusters: one that is open, and one with all of the hardening list."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,7 +14,7 @@ from muster_server.dev.ports import LOOPBACK
 from muster_server.doctor.findings import CheckResult
 from muster_server.doctor.security.ports import Port, Shown, judge_ports
 from muster_server.doctor.security.users import Login, judge_logins
-from muster_server.roles import COORDINATOR, METADATA
+from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 from server.test_server_doctor import Diagnosis, doctor
 
 OK, WARNING, FAILED, SKIPPED = CheckResult.OK, CheckResult.WARNING, CheckResult.FAILED, CheckResult.SKIPPED
@@ -79,6 +80,23 @@ async def test_a_cluster_with_certificates_tokens_and_names_passes(tmp_path: Pat
         assert set(results(found, "certificates").values()) == {WARNING}
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+async def test_doors_that_any_certificate_opens_are_told(tmp_path: Path) -> None:
+    """A stranger without one is refused by the handshake, and a worker by nobody."""
+    certificates = Certificates(tmp_path / "certificates")
+    folder = tmp_path / "cluster"
+    async with DevCluster(folder, coordinators=1, settings=certificates.settings) as cluster:
+        found = await examine(folder, **certificates.settings)
+        assert results(found, "internal calls") == {
+            f"discovery {cluster.servers}": WARNING,
+            f"metadata {cluster.metadata[0].address}": FAILED,
+            f"coordinator {cluster.coordinators[0].address}": OK,
+            f"coordinator {LOOPBACK}:{cluster.internal_ports['coordinator-1']}": FAILED,
+        }
+        assert found.code == 1
+
+
 PUBLIC = Port(COORDINATOR, "c:1", public=True, internal=False)
 INTERNAL = Port(METADATA, "m:2", public=False, internal=True)
 
@@ -109,6 +127,9 @@ def test_certificates_are_told_of_before_they_end(life_days: float, days: float,
         (INTERNAL, grpc.StatusCode.OK, FAILED),
         (INTERNAL, grpc.StatusCode.UNAUTHENTICATED, OK),
         (INTERNAL, None, OK),
+        (replace(INTERNAL, lets_in=True), None, FAILED),
+        (replace(PUBLIC, lets_in=True), None, FAILED),
+        (Port(DISCOVERY, "d:3", public=True, internal=False, lets_in=True), None, WARNING),
     ],
 )
 def test_internal_calls_are_for_no_stranger_and_not_where_clients_connect(

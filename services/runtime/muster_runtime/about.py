@@ -24,10 +24,16 @@ class ProcessServicer(process_pb2_grpc.ProcessServiceServicer):
 
     Args:
         rights: whether the process asks what its callers may do, when it is asked.
+        knows_internal_callers: whether it asks who makes internal calls.
     """
 
-    def __init__(self, rights: Callable[[], process_pb2.RightsState.ValueType]) -> None:
+    def __init__(
+        self, rights: Callable[[], process_pb2.RightsState.ValueType], *, knows_internal_callers: bool
+    ) -> None:
         self._rights = rights
+        self._internal_callers = (
+            process_pb2.INTERNAL_CALLERS_KNOWN if knows_internal_callers else process_pb2.INTERNAL_CALLERS_ANY
+        )
         self._version = software_version()
         self._since_ms = clock.boot_ms()
 
@@ -40,4 +46,5 @@ class ProcessServicer(process_pb2_grpc.ProcessServiceServicer):
             wall_clock_ms=clock.wall_ms(),
             up_ms=clock.boot_ms() - self._since_ms,
             rights=self._rights(),
+            internal_callers=self._internal_callers,
         )

@@ -337,7 +337,10 @@ class RpcServer:
         if self._use is not PortUse.PUBLIC:
             self.add(
                 process_pb2_grpc.add_ProcessServiceServicer_to_server,
-                ProcessServicer(lambda: self.access.state),
+                ProcessServicer(
+                    lambda: self.access.state,
+                    knows_internal_callers=self._trust is not None and self._trust.internal.knows_callers,
+                ),
             )
         if self._use is not PortUse.INTERNAL:
             self.add(

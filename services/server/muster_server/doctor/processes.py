@@ -47,6 +47,7 @@ class Process:
         version: of its software; empty: unknown.
         clock_ahead_ms: how far its wall clock is ahead of this machine's; None: unknown.
         rights: whether it asks what its callers may do.
+        internal_callers: who may make internal calls of it.
     """
 
     role: str
@@ -59,6 +60,7 @@ class Process:
     version: str = ""
     clock_ahead_ms: int | None = None
     rights: process_pb2.RightsState.ValueType = process_pb2.RIGHTS_STATE_UNSPECIFIED
+    internal_callers: process_pb2.InternalCallers.ValueType = process_pb2.INTERNAL_CALLERS_UNSPECIFIED
 
 
 class Asker:
@@ -110,6 +112,7 @@ class Asker:
                 version=about.version,
                 clock_ahead_ms=int(about.wall_clock_ms) - middle_ms,
                 rights=about.rights,
+                internal_callers=about.internal_callers,
             )
 
     async def internal_addresses(self, metadata: str) -> dict[str, str]:

@@ -65,6 +65,11 @@ class InternalSettings(Settings):
             paths = {self.variable("token_file"): self.token_file}
             self._file = RenewedFiles("internal_tokens", paths, _check)
 
+    @property
+    def knows_callers(self) -> bool:
+        """Whether who makes internal calls has to show a token, or the certificate of a peer."""
+        return bool(self.peers) or (self.token_file is not None and self.token_required)
+
     def tokens(self) -> Sequence[str]:
         """The tokens, the one that is presented first; empty: none is asked for.
 

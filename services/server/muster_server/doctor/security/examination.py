@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
-from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc, process_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.rpc.channels import open_channel
 
@@ -44,13 +44,20 @@ def _ports(
     discovery: Sequence[Process], metadata: Sequence[Process], coordinators: Sequence[Process]
 ) -> Iterator[Port]:
     for process in discovery:
-        yield Port(DISCOVERY, process.address, public=True, internal=False)
+        yield Port(DISCOVERY, process.address, public=True, internal=False, lets_in=_lets_in(process))
     for process in metadata:
-        yield Port(METADATA, process.address, public=False, internal=True)
+        yield Port(METADATA, process.address, public=False, internal=True, lets_in=_lets_in(process))
     for process in coordinators:
-        yield Port(COORDINATOR, process.address, public=True, internal=False)
-        if process.internal != process.address:
-            yield Port(COORDINATOR, process.internal, public=False, internal=True)
+        apart = process.internal != process.address
+        yield Port(
+            COORDINATOR, process.address, public=True, internal=False, lets_in=_lets_in(process) and not apart
+        )
+        if apart:
+            yield Port(COORDINATOR, process.internal, public=False, internal=True, lets_in=_lets_in(process))
+
+
+def _lets_in(process: Process) -> bool:
+    return process.internal_callers == process_pb2.INTERNAL_CALLERS_ANY
 
 
 def _not_looked_at(patient: Patient, view: discovery_pb2.Cluster | None) -> Iterator[Finding]:

@@ -33,12 +33,14 @@ class Port:
         address: `host:port`.
         public: whether clients connect there.
         internal: whether the cluster's processes make their calls there.
+        lets_in: whether its process says that it asks nobody who makes internal calls there.
     """
 
     role: str
     address: str
     public: bool
     internal: bool
+    lets_in: bool = False
 
     def __str__(self) -> str:
         return f"{self.role} {self.address}"
@@ -195,6 +197,13 @@ def _judge_internal(one: Shown) -> Finding:
             "internal calls", where, CheckResult.WARNING,
             "it tells anybody its version and which calls are held to rights",
             "set MUSTER_INTERNAL_TOKEN_FILE, or MUSTER_INTERNAL_PEERS, for all processes: docs/security.md",
+        )  # fmt: skip
+    if one.port.lets_in:  # what refused the stranger was the handshake
+        return Finding(
+            "internal calls", where,
+            CheckResult.WARNING if one.port.role == DISCOVERY else CheckResult.FAILED,
+            "it answers internal calls to whoever has a certificate of its authority, such as a worker",
+            "set MUSTER_INTERNAL_PEERS, or MUSTER_INTERNAL_TOKEN_FILE, for all processes: docs/security.md",
         )  # fmt: skip
     if one.port.public and one.port.role == COORDINATOR and code in _CLOSED:
         return Finding(

@@ -24,19 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n muster/internal/v1/process.proto\x12\x12muster.internal.v1\"\x18\n\x16\x44\x65scribeProcessRequest\"\x81\x01\n\x17\x44\x65scribeProcessResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x15\n\rwall_clock_ms\x18\x02 \x01(\x04\x12\r\n\x05up_ms\x18\x03 \x01(\x04\x12/\n\x06rights\x18\x04 \x01(\x0e\x32\x1f.muster.internal.v1.RightsState*q\n\x0bRightsState\x12\x1c\n\x18RIGHTS_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10RIGHTS_STATE_OFF\x10\x01\x12\x13\n\x0fRIGHTS_STATE_ON\x10\x02\x12\x19\n\x15RIGHTS_STATE_OUTDATED\x10\x03\x32|\n\x0eProcessService\x12j\n\x0f\x44\x65scribeProcess\x12*.muster.internal.v1.DescribeProcessRequest\x1a+.muster.internal.v1.DescribeProcessResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n muster/internal/v1/process.proto\x12\x12muster.internal.v1\"\x18\n\x16\x44\x65scribeProcessRequest\"\xc0\x01\n\x17\x44\x65scribeProcessResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x15\n\rwall_clock_ms\x18\x02 \x01(\x04\x12\r\n\x05up_ms\x18\x03 \x01(\x04\x12/\n\x06rights\x18\x04 \x01(\x0e\x32\x1f.muster.internal.v1.RightsState\x12=\n\x10internal_callers\x18\x05 \x01(\x0e\x32#.muster.internal.v1.InternalCallers*q\n\x0bRightsState\x12\x1c\n\x18RIGHTS_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10RIGHTS_STATE_OFF\x10\x01\x12\x13\n\x0fRIGHTS_STATE_ON\x10\x02\x12\x19\n\x15RIGHTS_STATE_OUTDATED\x10\x03*i\n\x0fInternalCallers\x12 \n\x1cINTERNAL_CALLERS_UNSPECIFIED\x10\x00\x12\x18\n\x14INTERNAL_CALLERS_ANY\x10\x01\x12\x1a\n\x16INTERNAL_CALLERS_KNOWN\x10\x02\x32|\n\x0eProcessService\x12j\n\x0f\x44\x65scribeProcess\x12*.muster.internal.v1.DescribeProcessRequest\x1a+.muster.internal.v1.DescribeProcessResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.internal.v1.process_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RIGHTSSTATE']._serialized_start=214
-  _globals['_RIGHTSSTATE']._serialized_end=327
+  _globals['_RIGHTSSTATE']._serialized_start=277
+  _globals['_RIGHTSSTATE']._serialized_end=390
+  _globals['_INTERNALCALLERS']._serialized_start=392
+  _globals['_INTERNALCALLERS']._serialized_end=497
   _globals['_DESCRIBEPROCESSREQUEST']._serialized_start=56
   _globals['_DESCRIBEPROCESSREQUEST']._serialized_end=80
   _globals['_DESCRIBEPROCESSRESPONSE']._serialized_start=83
-  _globals['_DESCRIBEPROCESSRESPONSE']._serialized_end=212
-  _globals['_PROCESSSERVICE']._serialized_start=329
-  _globals['_PROCESSSERVICE']._serialized_end=453
+  _globals['_DESCRIBEPROCESSRESPONSE']._serialized_end=275
+  _globals['_PROCESSSERVICE']._serialized_start=499
+  _globals['_PROCESSSERVICE']._serialized_end=623
 # @@protoc_insertion_point(module_scope)

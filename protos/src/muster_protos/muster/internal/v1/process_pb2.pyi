@@ -45,6 +45,30 @@ RIGHTS_STATE_OUTDATED: RightsState.ValueType  # 3
 """As ON, by an earlier version of the file: it cannot be used as it is now."""
 Global___RightsState: _TypeAlias = RightsState  # noqa: Y015
 
+class _InternalCallers:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InternalCallersEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InternalCallers.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INTERNAL_CALLERS_UNSPECIFIED: _InternalCallers.ValueType  # 0
+    """Its version does not say it."""
+    INTERNAL_CALLERS_ANY: _InternalCallers.ValueType  # 1
+    """Whoever connects: with any certificate of its authority, where it asks for one."""
+    INTERNAL_CALLERS_KNOWN: _InternalCallers.ValueType  # 2
+    """Who shows a token of the cluster, or a certificate with the name of a peer."""
+
+class InternalCallers(_InternalCallers, metaclass=_InternalCallersEnumTypeWrapper):
+    """Who may make internal calls of a process."""
+
+INTERNAL_CALLERS_UNSPECIFIED: InternalCallers.ValueType  # 0
+"""Its version does not say it."""
+INTERNAL_CALLERS_ANY: InternalCallers.ValueType  # 1
+"""Whoever connects: with any certificate of its authority, where it asks for one."""
+INTERNAL_CALLERS_KNOWN: InternalCallers.ValueType  # 2
+"""Who shows a token of the cluster, or a certificate with the name of a peer."""
+Global___InternalCallers: _TypeAlias = InternalCallers  # noqa: Y015
+
 @_typing.final
 class DescribeProcessRequest(_message.Message):
     """Asks a process about itself."""
@@ -72,6 +96,7 @@ class DescribeProcessResponse(_message.Message):
     WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
     UP_MS_FIELD_NUMBER: _builtins.int
     RIGHTS_FIELD_NUMBER: _builtins.int
+    INTERNAL_CALLERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of its software, `major.minor.patch`; empty: it does not know."""
     wall_clock_ms: _builtins.int
@@ -80,6 +105,8 @@ class DescribeProcessResponse(_message.Message):
     """How long the process has been serving, ms."""
     rights: Global___RightsState.ValueType
     """Whether it asks what callers may do."""
+    internal_callers: Global___InternalCallers.ValueType
+    """Who may make calls such as this one."""
     def __init__(
         self,
         *,
@@ -87,10 +114,11 @@ class DescribeProcessResponse(_message.Message):
         wall_clock_ms: _builtins.int = ...,
         up_ms: _builtins.int = ...,
         rights: Global___RightsState.ValueType = ...,
+        internal_callers: Global___InternalCallers.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rights", b"rights", "up_ms", b"up_ms", "version", b"version", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["internal_callers", b"internal_callers", "rights", b"rights", "up_ms", b"up_ms", "version", b"version", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
