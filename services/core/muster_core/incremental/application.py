@@ -90,10 +90,11 @@ def _stepped(group: IncrementalGroup, position: Position, record: incremental_pb
         told_anew = held.pop(partition).taken == NOWHERE or told_anew
     for partition in named_in(record.taken):
         held[partition] = held[partition]._replace(taken=position)
-    for partition in named_in(record.given):
-        if partition in held:
-            raise ValueError(f"{partition} is given to {record.member_id!r}, which has it")
-        held[partition] = Held(position)
+    given = named_in(record.given)
+    if not held.keys().isdisjoint(given):
+        again = next(partition for partition in given if partition in held)
+        raise ValueError(f"{again} is given to {record.member_id!r}, which has it")
+    held.update(dict.fromkeys(given, Held(position)))
     version = position if told_anew else member.version
     group.put(member.stepped(record.epoch, held, version, waits=record.waits))
 

@@ -1,6 +1,6 @@
 """An incremental group, as the log has it, and drafts of what a decision makes of it."""
 
-from collections.abc import Collection, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Collection, ItemsView, Iterator, Mapping, MutableMapping, Set, ValuesView
 from dataclasses import replace
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -172,16 +172,24 @@ class IncrementalGroup:
             if member.told is not before.told:
                 self._forget_instance(before)
         if before is None or held is not before.held:
-            for partition in held.keys() if before is None else held.keys() - before.held.keys():
-                owner = self.owners.get(partition)
-                if owner is not None:
-                    raise ValueError(f"{partition} is given to {member_id!r} while {owner!r} has it")
-                self.owners[partition] = member_id
+            self._own(held.keys() if before is None else held.keys() - before.held.keys(), member_id)
         self.members[member_id], self.candidates[member_id] = member, member.candidate
         self._note(before, member)
         self.held_bytes += _bytes_of(member)
         if instance_id := member.told.group_instance_id:
             self.statics[instance_id] = member_id
+
+    def _own(self, partitions: Set[TopicPartition], member_id: str) -> None:
+        """Notes who has partitions, of which there may be a hundred thousand.
+
+        Raises:
+            ValueError: somebody else has one of them.
+        """
+        owners = self.owners
+        if taken := among(owners, partitions):
+            partition = next(iter(taken))
+            raise ValueError(f"{partition} is given to {member_id!r} while {owners[partition]!r} has it")
+        owners.update(dict.fromkeys(partitions, member_id))
 
     def _note(self, before: Member | None, after: Member | None) -> None:
         """Notes what a member says, and what its target has, in the place of what it did."""
@@ -298,6 +306,11 @@ def _together(mapping: MutableMapping[_Key, _Value]) -> Mapping[_Key, _Value]:
     return mapping.everything() if isinstance(mapping, _Overlay) else mapping
 
 
+def among(mapping: Mapping[_Key, _Value], keys: Set[_Key]) -> Set[_Key]:
+    """Those of some keys that a mapping has."""
+    return mapping.among(keys) if isinstance(mapping, _Overlay) else mapping.keys() & keys
+
+
 class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
     """A mapping over another one, which it does not change."""
 
@@ -331,6 +344,16 @@ class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._put or (key not in self._gone and key in self._below)
+
+    def among(self, keys: Set[_Key]) -> Set[_Key]:
+        """See `among`: what the mixin does key by key."""
+        below = (self._below.keys() & keys) - self._gone
+        return below | (self._put.keys() & keys)
+
+    def update(self, other: Mapping[_Key, _Value]) -> None:  # type: ignore[override]  # of its many forms this one
+        """Puts all of another mapping."""
+        self._put.update(other)
+        self._gone -= self._gone & other.keys()
 
     def __iter__(self) -> Iterator[_Key]:
         return iter(self.everything())

@@ -294,14 +294,12 @@ class Application:
     ) -> None:
         """Notes what a target moves; the members' steps say when it has moved."""
         entry.protocol_name = record.server_assignor
-        before, after = (
-            {
-                partition: (change.member_id, NOWHERE)
-                for change in record.changes
-                for partition in named_in(change.loses if is_lost else change.gets)
-            }
-            for is_lost in (True, False)
-        )
+        before: dict[TopicPartition, tuple[str, Position]] = {}
+        after: dict[TopicPartition, tuple[str, Position]] = {}
+        for change in record.changes:
+            of_member = (change.member_id, NOWHERE)
+            before.update(dict.fromkeys(named_in(change.loses), of_member))
+            after.update(dict.fromkeys(named_in(change.gets), of_member))
         self._note_moves(entry, wall_ms, before, after)
 
     def _group_converted(

@@ -13,7 +13,7 @@ is none, since its epoch follows by itself (docs/safety.md, INC-18, INC-19).
 from collections.abc import Callable
 from typing import NamedTuple
 
-from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.group import IncrementalGroup, among
 from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import NONE, Partitions
 from muster_core.position import Position
@@ -69,7 +69,7 @@ def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step |
     if taken and not _shows_gone(report, taken):
         return Step(epoch, released, taken)
     own = NONE if report.version is None else released  # Kafka 4.1 gives it with the next request
-    given = frozenset(p for p in lacking if p not in group.owners or p in own)
+    given = lacking - (among(group.owners, lacking) - own)
     step = Step(group.target_epoch, released | taken, NONE, given, given != lacking)
     return None if _changes_nothing(member, step, report) else step
 

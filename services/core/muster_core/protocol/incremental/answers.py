@@ -50,10 +50,10 @@ def answer_of(
 def assignment_of(member: Member) -> ConsumerGroupHeartbeatResponse.Assignment:
     """All that a member may work on, with its tokens."""
     numbers: defaultdict[tuple[str, Position], list[int]] = defaultdict(list)
-    for (topic, number), (token, taken) in sorted(member.held.items()):
+    for (topic, number), (token, taken) in member.held.items():
         if taken == NOWHERE:
             numbers[topic, token].append(number)
     assignment = ConsumerGroupHeartbeatResponse.Assignment()
     for (topic, token), some in sorted(numbers.items()):
-        assignment.given.add(topic=topic, partitions=some, token=token.to_proto())
+        assignment.given.add(topic=topic, partitions=sorted(some), token=token.to_proto())
     return assignment
