@@ -2,6 +2,11 @@
 
 Must hold: that process ends, rather than hold shards that it cannot serve; W goes on at the next owner after
 the lease time and a take-over, and nothing that was acknowledged is gone. Linux.
+
+Who meets the limit first is chance. Python raises `MemoryError`, and the process says `memory_exhausted` and
+ends with 1. gRPC's core throws `std::bad_alloc`, which nobody catches: SIGABRT. protobuf's encoder, which
+`ByteSize` calls too, goes on without the memory that it did not get: SIGSEGV. All three end the process at
+once, and its log says which.
 """
 
 import asyncio
@@ -28,6 +33,8 @@ GAP_S = 12.0
 """The lease time of 2 s, and what a busy machine takes for fifty claims and for W to find the next owner."""
 BACK_S = 60.0
 QUIET_S = 2.0
+SIGNS = ("memory_exhausted", "std::bad_alloc", "Fatal Python error: Segmentation fault")
+"""What the log says of a process that got no memory."""
 
 
 async def main() -> None:
@@ -60,6 +67,8 @@ async def main() -> None:
                 raise Broken(f"W was without a commit for {window.gap_s:.1f} s")
             if not process.ending():
                 raise RuntimeError("the memory was not used up, so nothing was shown")
+            if not any(sign in process.log.read_text(errors="replace") for sign in SIGNS):
+                raise Broken(f"its log does not say that it was for memory: {ending(process)}")
 
 
 def ending(process: ChildProcess) -> str:

@@ -45,6 +45,16 @@ def test_exit_codes(body: str, code: int, error: str) -> None:
     assert (child.returncode, stderr) == (code, error)
 
 
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_what_native_code_ends_says_who_called_it(number: signal.Signals) -> None:
+    body = f"async def main(stop):\n    import signal\n    signal.raise_signal({int(number)})\n"
+    with process(body + "sys.exit(run(main))") as child:
+        _, stderr = child.communicate(timeout=30)
+    assert child.returncode == -number
+    assert "Fatal Python error" in stderr
+    assert " in main" in stderr
+
+
 def test_an_unforeseen_error_ends_with_1() -> None:
     with process("async def main(stop):\n    raise KeyError('x')\nsys.exit(run(main))") as child:
         child.communicate(timeout=30)

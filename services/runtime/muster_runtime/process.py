@@ -1,6 +1,7 @@
 """Runs the asynchronous main of a process: event loop, signals, exit codes."""
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
@@ -27,7 +28,8 @@ def run(main: Main) -> int:
     """Runs `main` under uvloop until it returns.
 
     The first SIGTERM or SIGINT sets the event that `main` is given: it should hand over and return. A second
-    one ends the process at once with 128 plus the signal's number.
+    one ends the process at once with 128 plus the signal's number. Where native code ends it by a signal, as
+    libraries do that get no memory, standard error says which Python code called that.
 
     Args:
         main: gets the stop event; what it returns is the exit code, None is 0.
@@ -38,6 +40,7 @@ def run(main: Main) -> int:
     """
     threading.excepthook = _of_thread
     sys.unraisablehook = _of_nobody
+    faulthandler.enable(all_threads=False)
     keep_freed()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
