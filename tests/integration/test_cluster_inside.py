@@ -14,11 +14,12 @@ import pytest
 from kit import forked
 from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates, uri
 from kit.clusters.server_cluster import all_served
-from kit.tokens import token_settings
+from kit.tokens import token_settings, write_token
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
+from muster_runtime.rpc.trust.inside import LOOK_S
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.ports import LOOPBACK
 
@@ -65,6 +66,40 @@ async def test_members_outlive_a_coordinator_and_metadata_where_calls_need_a_tok
         await killed.kill()
         await until(lambda: len(positions) > before + 5, "commits through the other coordinator")
         assert len(set(positions)) == 1
+        stop.set()
+        await worker
+
+
+@pytest.mark.slow
+async def test_members_do_not_notice_that_the_token_is_replaced(tmp_path: Path) -> None:
+    """Streams that the old one opened end with it, leases and logs among them, and are opened again."""
+    settings = token_settings(tmp_path / "token")
+    file = Path(settings["MUSTER_INTERNAL_TOKEN_FILE"])
+    old, new = "o" * 40, "n" * 40
+    write_token(file, old)
+    seen: list[tuple[int, str]] = []
+    wanted = [5]
+
+    async def work(p: muster.Partition) -> None:
+        position = await p.committed() or 0
+        while True:
+            position += 1
+            await p.commit(position)
+            seen.append((p.generation, p.token))
+            await asyncio.sleep(0.02)
+
+    async with DevCluster(tmp_path / "cluster", coordinators=2, settings=settings) as cluster:
+        stop = asyncio.Event()
+        worker = asyncio.create_task(
+            muster.arun(work, group="g", topic="t", partitions=1, servers=cluster.servers, stop=stop)
+        )
+        await until(lambda: len(seen) > wanted[-1], "commits")
+        for tokens in ((old, new), (new, old), (new,)):
+            write_token(file, "\n".join(tokens))
+            await asyncio.sleep(2 * LOOK_S)  # what has not ended by then goes on
+            wanted.append(len(seen) + 5)
+            await until(lambda: len(seen) > wanted[-1], "commits")
+        assert len(set(seen)) == 1
         stop.set()
         await worker
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
-from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
+from kit.waiting import until
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc, process_pb2, process_pb2_grpc
 from muster_runtime.logs import SELDOM_S, Seldom
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
@@ -95,6 +96,45 @@ async def test_tokens_are_replaced_without_an_interruption(tmp_path: Path) -> No
                 (tmp_path / name).write_text("\n".join(tokens))
                 assert await all_reach_each_other()
         assert "is not of this cluster" in await ask(first, trusting(tmp_path, OURS, name="old"))
+
+
+class Leasing(metadata_pb2_grpc.MetadataServiceServicer):
+    """Answers what it hears on a stream that has no end."""
+
+    async def Lease(self, _: Any, context: Any) -> None:  # type: ignore[override]  # the stubs know no servicers that are async
+        while (request := await context.read()) is not grpc.aio.EOF:
+            await context.write(metadata_pb2.LeaseResponse(number=request.number))
+
+
+@pytest.mark.cluster
+async def test_a_stream_lasts_no_longer_than_the_token_that_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who has stolen one goes on after it was replaced."""
+    monkeypatch.setattr(inside, "LOOK_S", 0.05)
+    stolen = trusting(tmp_path, OURS, name="stolen")
+    server = RpcServer(ServerSettings(), trusting(tmp_path, OURS))
+    server.add(metadata_pb2_grpc.add_MetadataServiceServicer_to_server, Leasing())
+    port = await server.start("127.0.0.1:0")
+    async with open_channel(f"127.0.0.1:{port}", stolen) as channel:
+        stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
+        stream = stub.Lease(timeout=60)
+
+        async def answered(number: int) -> bool:
+            await stream.write(metadata_pb2.LeaseRequest(number=number))
+            answer: metadata_pb2.LeaseResponse = await stream.read()
+            return answer.number == number
+
+        assert await answered(1)
+        with capture_logs() as lines:
+            trusting(tmp_path, NEXT, OURS)
+            await until(lambda: "internal_tokens_renewed" in [line["event"] for line in lines], "it was read")
+        assert await answered(2)
+        trusting(tmp_path, NEXT)
+        with pytest.raises(grpc.aio.AioRpcError, match="is replaced") as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    await server.stop(0)
 
 
 @pytest.mark.cluster

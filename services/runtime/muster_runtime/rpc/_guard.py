@@ -163,7 +163,7 @@ class Guard:
         serve = self._behaviour(method, handler)
         if service.startswith(INTERNAL_PACKAGE):
             if self._internal_calls is not None:
-                serve = _checked(method, serve, self._internal_calls)
+                serve = _checked(method, serve, self._internal_calls, lasts=handler.response_streaming)
         else:
             if self._quotas is not None:
                 serve = _rationed(method, serve, self._quotas)
@@ -393,9 +393,11 @@ class Unknown(grpc.GenericRpcHandler):
         return self._handler
 
 
-def _checked(method: str, serve: Handler, internal_calls: InternalCalls) -> Handler:
+def _checked(method: str, serve: Handler, internal_calls: InternalCalls, *, lasts: bool) -> Handler:
     async def call(request: Any, context: Any) -> Any:
         await internal_calls.check(method, context)
+        if lasts:
+            return await internal_calls.while_it_counts(serve, request, context)
         return await serve(request, context)
 
     return call

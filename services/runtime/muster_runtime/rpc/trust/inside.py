@@ -1,7 +1,8 @@
 """Calls between processes of the cluster: who may make them, by a token that all read or by a certificate."""
 
+import asyncio
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ INTERNAL_PACKAGE = "muster.internal."
 """Services whose names begin so are for processes of the cluster, and for operators' commands."""
 
 TOKEN_HEADER = "muster-internal-token"  # noqa: S105 - the name of a header
+
+LOOK_S = 2.0
+"""How often is looked whether the token still counts that a stream was opened with."""
 
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 256
 MOST_TOKENS = 4
@@ -110,16 +114,49 @@ class InternalCalls:
         tokens = self._settings.tokens()
         if not tokens:
             return
-        shown = dict(context.invocation_metadata() or ()).get(TOKEN_HEADER)
+        shown = _token_of(context)
         if shown is None:
             if not self._settings.token_required:
                 return
             why = "the call has no token of the cluster"
-        elif any(hmac.compare_digest(str(shown).encode(), token.encode()) for token in tokens):
+        elif self._counts(shown):
             return
         else:
             why = "the call has a token that is not of this cluster"
         await self._refuse(method, context, grpc.StatusCode.UNAUTHENTICATED, why, "token_file")
+
+    async def while_it_counts(
+        self, serve: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any
+    ) -> Any:
+        """Serves a stream that was let in, until the token that it showed is replaced: UNAVAILABLE then."""
+        shown = _token_of(context)
+        if shown is None or not self._settings.tokens():
+            return await serve(request, context)
+        loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
+        looking: list[asyncio.TimerHandle] = []
+
+        def look() -> None:
+            if self._counts(shown):
+                looking[:] = [loop.call_later(LOOK_S, look)]
+            else:
+                limit.reschedule(loop.time())
+
+        try:
+            async with limit:
+                look()
+                return await serve(request, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            for timer in looking:
+                timer.cancel()
+        text = "the token that this stream was opened with is replaced; open another"
+        return await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+    def _counts(self, shown: str) -> bool:
+        tokens = self._settings.tokens()
+        return any(hmac.compare_digest(shown.encode(), token.encode()) for token in tokens)
 
     async def _check_names(self, method: str, context: Any) -> None:
         names = names_of(context)
@@ -189,6 +226,12 @@ class PresentingChannel:
             return make(*args, metadata=(*(metadata or ()), token), **named)
 
         return call
+
+
+def _token_of(context: Any) -> str | None:
+    """The token of the cluster that a call shows; None: it shows none."""
+    shown = dict(context.invocation_metadata() or ()).get(TOKEN_HEADER)
+    return None if shown is None else str(shown)
 
 
 def _check(content: Mapping[str, bytes]) -> None:
