@@ -8,11 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc, process_pb2, process_pb2_grpc
 from muster_runtime.logs import SELDOM_S, Seldom
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, open_channel
-from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
 from muster_runtime.rpc.trust import inside
 from muster_runtime.rpc.trust.inside import InternalSettings
 from muster_runtime.rpc.trust.tls import TlsSettings
@@ -96,6 +97,29 @@ async def test_tokens_are_replaced_without_an_interruption(tmp_path: Path) -> No
                 (tmp_path / name).write_text("\n".join(tokens))
                 assert await all_reach_each_other()
         assert "is not of this cluster" in await ask(first, trusting(tmp_path, OURS, name="old"))
+
+
+@pytest.mark.cluster
+async def test_nothing_but_health_answers_who_shows_no_token_at_the_port_inside(tmp_path: Path) -> None:
+    """Reflection is a stream: strangers who open thousands would leave no call to the cluster's processes."""
+    ours = trusting(tmp_path, OURS)
+    server = RpcServer(ServerSettings(), ours, use=PortUse.INTERNAL)
+    address = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
+
+    async def reflected(trust: Trust | None) -> int:
+        async with open_channel(address, trust) as channel:
+            stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+            call = stub.ServerReflectionInfo(timeout=60)
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            return len((await call.read()).list_services_response.service)
+
+    assert await reflected(ours) > 1
+    with pytest.raises(grpc.aio.AioRpcError, match="the call has no token of the cluster"):
+        await reflected(None)
+    async with open_channel(address) as channel:
+        health: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await health(b"", timeout=60)
+    await server.stop(0)
 
 
 class Leasing(metadata_pb2_grpc.MetadataServiceServicer):

@@ -122,6 +122,7 @@ class Guard:
         tracker: given for streams that the server ends by itself when it stops.
         telemetry: counts and traces unary calls.
         internal_calls: checks who makes calls of internal services; absent: anybody may.
+        inside: whether the service is for the cluster's own processes whatever its name, as at their port.
         callers: finds out who makes calls of the other services; absent: nobody asks.
         quotas: bounds what they ask for; absent: nothing does.
         given_up: called for each call that its caller gave up.
@@ -139,6 +140,7 @@ class Guard:
         tracker: CallTracker | None = None,
         telemetry: Telemetry = OFF,
         internal_calls: InternalCalls | None = None,
+        inside: bool = False,
         callers: Callers | None = None,
         quotas: Quotas | None = None,
         given_up: GivenUp | None = None,
@@ -152,6 +154,7 @@ class Guard:
         self._tracker = tracker
         self._telemetry = telemetry
         self._internal_calls = internal_calls
+        self._inside = inside
         self._callers = callers
         self._quotas = quotas
         self._given_up = given_up
@@ -161,7 +164,8 @@ class Guard:
         method = f"{service}/{name}"
         limit = self._method_limits.get(name, self._max_request_bytes)
         serve = self._behaviour(method, handler)
-        if service.startswith(INTERNAL_PACKAGE):
+        internal = self._inside or service.startswith(INTERNAL_PACKAGE)
+        if internal:
             if self._internal_calls is not None:
                 serve = _checked(method, serve, self._internal_calls, lasts=handler.response_streaming)
         else:
@@ -183,7 +187,7 @@ class Guard:
         return to_grpc(
             _let_go(
                 serve if self._open_calls is None else _counted(serve, self._open_calls),
-                None if service.startswith(INTERNAL_PACKAGE) else self._given_up,
+                None if internal else self._given_up,
             ),
             decode,
             _encoder(handler.response_serializer),

@@ -434,6 +434,7 @@ class RpcServer:
             tracker=tracker,
             telemetry=self._telemetry,
             internal_calls=None if self._trust is None else self._trust.internal_calls(),
+            inside=refuses and self._use is PortUse.INTERNAL,
             callers=self._callers if refuses else None,
             quotas=self.quotas if refuses else None,
             given_up=self.quotas.given_up,
