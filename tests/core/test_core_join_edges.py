@@ -11,6 +11,7 @@ from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_coordinator.validation import violations
 from muster_core import error_code
 from muster_core.events import Attach
+from muster_core.record_bounds import GROUP_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 LEADER_REJOINED = common_pb2.REBALANCE_CAUSE_KIND_LEADER_REJOINED
@@ -206,12 +207,25 @@ def test_a_known_member_stays_in_a_group_that_has_more_bytes_than_it_may() -> No
     cluster = cluster.reloaded()
     for who, size_bytes, code in (
         (first, 1_000, error_code.NONE),
-        (first, 900, error_code.NONE),
-        (other, 1_001, error_code.GROUP_MAX_SIZE_REACHED),
+        (other, 1_001, error_code.NONE),  # lists of what a member has grow with it, and its generation does
+        (other, GROUP_MAX_BYTES, error_code.GROUP_MAX_SIZE_REACHED),
+        (other, 100, error_code.NONE),
+        (first, 1_400, error_code.GROUP_MAX_SIZE_REACHED),
     ):
         who.protocols = [("range", bytes(size_bytes))]
         call = cluster.send(acts.join_of(who, member_id=who.member_id))
         assert (0 if cluster.is_parked(call) else acts.error_of(cluster.answer(call))) == code
+
+
+def test_nobody_comes_to_a_group_that_has_more_bytes_than_it_may() -> None:
+    cluster = acts.shard(max_group_bytes=3_000)
+    members = [acts.member(cluster, name, protocols=[("range", bytes(1_000))]) for name in "ab"]
+    acts.stable(cluster, *members)
+    cluster.config = replace(cluster.config, max_group_bytes=1_500)
+    cluster = cluster.reloaded()
+    refused = acts.ask_join(acts.member(cluster, "c", protocols=[("range", b"")]))
+    assert refused.error_code == error_code.GROUP_MAX_SIZE_REACHED
+    assert "1,500 bytes (MUSTER_GROUP_MAX_GROUP_BYTES)" in refused.error_message
 
 
 # --- retries

@@ -7,6 +7,9 @@ from muster_protos.muster.log.v1 import records_pb2
 RECORD_MAX_BYTES = 8 << 20
 """Size limit of one record."""
 
+GROUP_MAX_BYTES = 7 << 20
+"""What the ids and protocol lists of all members of a group may take in it, whatever the setting is."""
+
 APPEND_MAX_BYTES = 16 << 20
 """Size limit of the records that are stored together, all or nothing."""
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
+from muster_core.record_bounds import GROUP_MAX_BYTES
 from muster_runtime import memory
 from muster_runtime.settings import Settings
 from pydantic import Field
@@ -87,10 +88,10 @@ class GroupSettings(Settings):
     max_group_bytes: int = Field(
         default=_DEFAULTS.max_group_bytes,
         ge=65_536,
-        le=7 * 1_048_576,  # below the 8 MiB that a record may have
+        le=GROUP_MAX_BYTES,
         description=(
             "Ids and protocol lists of all members of a group together, as one record has them at each "
-            "rebalance; more are refused, but for a member that brings no more than it had. While the log "
+            "rebalance; more are refused, but for who is in a group that has more already. While the log "
             "takes such a record all others wait, for some 5 ms for each MiB."
         ),
     )

@@ -20,7 +20,7 @@ from muster_core.protocol.incremental.kinds.reversions import Reversions
 from muster_core.protocol.membership.join_call import JoinCall
 from muster_core.protocol.membership.plan_bounds import PlanBounds
 from muster_core.protocol.responses import refusal, text_of
-from muster_core.record_bounds import cut_to_bytes
+from muster_core.record_bounds import GROUP_MAX_BYTES, cut_to_bytes
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import COPIES, MEMBER_BYTES
@@ -170,7 +170,8 @@ class Joins:
     def _excess(self, group: Group, known: Member | None, join: JoinCall) -> tuple[ErrorCode, str] | None:
         """What is too large with what the join brings, the code first; None: nothing."""
         if not self._has_bytes(group, known, join):
-            text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
+            limit = f"{self._context.config.max_group_bytes:,} bytes (MUSTER_GROUP_MAX_GROUP_BYTES)"
+            text = f"the group's members have their limit of {limit}"
             return error_code.GROUP_MAX_SIZE_REACHED, text
         if full := self._too_much(group, known, join):
             return error_code.COORDINATOR_NOT_AVAILABLE, full
@@ -181,12 +182,14 @@ class Joins:
     def _has_bytes(self, group: Group, known: Member | None, join: JoinCall) -> bool:
         """Whether the record of the group's next generation can take what the member brings.
 
-        What a member had may stay, also where the limit was another one when it came.
+        Who is in a group that is too large already, since the limit was another one when it came, stays: what
+        it brings may grow by a byte with each generation.
         """
-        if known is not None and join.terms.protocols.size_bytes <= known.terms.protocols.size_bytes:
-            return True
+        limit_bytes = self._context.config.max_group_bytes
+        if known is not None and group.size_bytes > limit_bytes:
+            limit_bytes = GROUP_MAX_BYTES
         size_bytes = group.size_bytes + join.size_bytes - (known.size_bytes if known is not None else 0)
-        return size_bytes <= self._context.config.max_group_bytes
+        return size_bytes <= limit_bytes
 
     def _too_much(self, group: Group, known: Member | None, join: JoinCall) -> str:
         """Why shard or process cannot hold what the join brings, for people; empty: they can (LIM-22)."""
