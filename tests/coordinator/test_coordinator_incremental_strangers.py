@@ -15,6 +15,7 @@ from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, call
 from coordinator.test_coordinator_incremental import GROUP, PARTITIONS, begun, described
 from kit.callers_by_header import NamedCallers
+from kit.waiting import until
 from muster_coordinator.coordinator import Coordinator
 from muster_core import error_code
 from muster_core.incremental.partitions import by_topic
@@ -129,6 +130,46 @@ async def scene(request: pytest.FixtureRequest, single: RealCluster, tmp_path: P
     await settled(member)
     assert len(member.owned) == PARTITIONS
     return Scene(single, coordinator, member), "neighbour" if by_identity else ""
+
+
+async def test_who_may_not_see_its_topic_any_more_is_no_member(single: RealCluster, tmp_path: Path) -> None:
+    """Neither by calls that name no topics, nor by beats of a stream."""
+    file = tmp_path / "access.toml"
+    file.write_text(RULES)
+    coordinator = await begun(single, trust=NamedCallers.with_rules(file))
+    await owns(coordinator, SHARDS)
+    owner = single.caller(coordinator, "owner")
+    by_calls = IncrementalCaller(owner, GROUP)
+    assert not (await by_calls.join()).error_code
+    session = await Session(owner.channel).hello()
+    joining = incremental_pb2.ConsumerGroupHeartbeatRequest(
+        group_id="other", member_id="m" * 20, member_seq=1, process_id=bytes(16), rebalance_timeout_ms=30_000
+    )
+    joining.topics.names.append("t")
+    joining.owned.SetInParent()
+    frame = session_pb2.ClientFrame(
+        call=session_pb2.Call(call_id=1, consumer_group_heartbeat=joining, connection=1)
+    )
+    await session.send(frame)
+    (reply,) = await session.until(lambda: session.said("reply"))
+    assert not reply.consumer_group_heartbeat.error_code
+    assert not (await session.beat()).unheard
+    assert not (await by_calls.beat()).error_code
+
+    file.write_text(RULES.replace('["owner", "neighbour", "stranger"]', '["neighbour"]'))
+
+    async def unheard() -> list[tuple[str, int]]:
+        return [(missed.group_id, missed.error_code) for missed in (await session.beat()).unheard]
+
+    assert await until(unheard) == [("other", NO_GROUP)]
+    for _ in range(2):
+        assert (await by_calls.beat()).error_code == error_code.TOPIC_AUTHORIZATION_FAILED
+    neighbour = IncrementalCaller(single.caller(coordinator, "neighbour"), GROUP)
+    neighbour.member_id, neighbour.epoch = by_calls.member_id, by_calls.epoch
+    assert (await neighbour.beat()).error_code == UNKNOWN
+    assert (await by_calls.beat()).error_code == error_code.TOPIC_AUTHORIZATION_FAILED
+    assert not (await by_calls.leave()).error_code
+    await session.close()
 
 
 async def answers_to(

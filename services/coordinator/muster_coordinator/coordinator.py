@@ -242,6 +242,7 @@ class Coordinator:
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         keeper = self._ports.public.access.trail.keeper = Keeper(f"coordinator {settings.node_id}")
         calls = Calls(ownership, view, settings.max_answer_bytes, rights)
+        rights.subscribed = calls.topics_of
         quotas = self._ports.public.quotas
         counted = CountedGroups(quotas, lambda: ownership.cores, calls.core_of)
         self._parts = _Parts(

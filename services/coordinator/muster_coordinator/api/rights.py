@@ -1,6 +1,6 @@
 """Which calls of the group protocol a caller may make, and what of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,8 @@ _OF_CONSEQUENCE = frozenset(
 )
 """Calls that end, take or change what others have: an operator answers for them. A member's leave is none."""
 
+_MEMBERS_KNOWN = 16_384
+
 _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
 
 
@@ -78,10 +80,15 @@ class Rights:
 
     Args:
         access: the rights.
+
+    Attributes:
+        subscribed: the topics that a member of an incremental group has named, by its identity, group and id.
     """
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self.subscribed: Callable[[str, str, str], Collection[str]] = lambda _, __, ___: ()
+        self._well: dict[tuple[str, str, str], int] = {}
         self._of_several_groups: dict[type[Any], Callable[[str, Need, Any, str], Verdict | None]] = {
             ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
             OffsetFetchRequest: self._fetch,
@@ -200,13 +207,38 @@ class Rights:
         return Verdict(part, _whole) if all(allowed) else self._of_topics(part, refused, allowed)
 
     def _subscribe(self, who: str, request: ConsumerGroupHeartbeatRequest, host: str) -> Verdict | None:
-        """A member is assigned partitions, so it must be allowed to see their topics, as in Kafka."""
-        hidden = [name for name in request.topics.names if not self._topic(who, name, host)]
+        """A member is assigned partitions, so it must be allowed to see their topics, as in Kafka.
+
+        Those that it named before are looked at again when the rights have changed (ACC-04).
+        """
+        names: Collection[str] = request.topics.names
+        if not names and request.member_epoch > 0:
+            names = self._unjudged(who, request.group_id, request.member_id)
+        hidden = [name for name in names if not self._topic(who, name, host)]
         if not hidden:
             return None
         text = f"no rule allows the caller to describe topic {hidden[0]!r} (`muster access check` explains)"
         answer = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0, text)
         return Verdict(None, lambda _: answer)
+
+    def may_stay(self, group_id: str, member_id: str, host: str) -> bool:
+        """Whether the current caller, at this address, may be the member that it is, by the rights of now."""
+        who = current_identity().name
+        return self.may_join(group_id, host) and all(
+            self._topic(who, name, host) for name in self._unjudged(who, group_id, member_id)
+        )
+
+    def _unjudged(self, who: str, group_id: str, member_id: str) -> Collection[str]:
+        """The topics of a member, where it was not found well by the rights of now, which seldom change."""
+        key, version = (who, group_id, member_id), self._access.version
+        if not version or self._well.get(key) == version:
+            return ()
+        names = self.subscribed(who, group_id, member_id)
+        if all(self._access.sees(who, Kind.TOPIC, name) for name in names):
+            if len(self._well) >= _MEMBERS_KNOWN:
+                self._well.clear()
+            self._well[key] = version
+        return names
 
     def _delete_offsets(self, who: str, request: OffsetDeleteRequest, host: str) -> Verdict | None:
         allowed = [self._topic(who, topic.topic, host) for topic in request.topics]

@@ -143,7 +143,7 @@ class Attachments:
         if self._rights_version == rights.version:
             return []
         self._rights_version = rights.version
-        lost = self._members.revoked(lambda group_id: rights.may_join(group_id, self._host))
+        lost = self._members.revoked(lambda key: rights.may_stay(*key, self._host))
         for unheard in lost:
             self._around.places.pop(unheard.key, None)
         return lost

@@ -86,11 +86,11 @@ class StreamMembers:
                 unheard += [Unheard(key, code, shard) for key in members]
         return unheard
 
-    def revoked(self, may_join: Callable[[str], bool]) -> list[Unheard]:
+    def revoked(self, may_stay: Callable[[MemberKey], bool]) -> list[Unheard]:
         """Takes off the stream who must not be in its group any more; returns those members as unheard."""
         lost: list[Unheard] = []
         for key in self:
-            if may_join(key[0]) or (shard := self.remove(key)) is None:
+            if may_stay(key) or (shard := self.remove(key)) is None:
                 continue
             shard.notify(Detach(self._stream_id, session_pb2.Detach(group_id=key[0], member_id=key[1])))
             lost.append(Unheard(key, error_code.GROUP_AUTHORIZATION_FAILED, shard))
