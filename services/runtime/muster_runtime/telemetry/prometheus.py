@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from socketserver import TCPServer
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -13,7 +14,7 @@ from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 
 CONNECTIONS_MAX = 16
-"""Scrapes at a time; more are closed at once."""
+"""Scrapes at a time; for another one the oldest is closed: who drips bytes would else keep Prometheus out."""
 CONNECTION_TIMEOUT_S = 10.0
 """How long a client may leave its connection silent."""
 
@@ -78,7 +79,8 @@ class _Server(ThreadingWSGIServer):
     block_on_close = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}
         super().__init__(*args, **options)
 
     def server_bind(self) -> None:
@@ -88,16 +90,21 @@ class _Server(ThreadingWSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):  # it is closed
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that closed the connection is no error."""
