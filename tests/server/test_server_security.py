@@ -140,6 +140,25 @@ def test_internal_calls_are_for_no_stranger_and_not_where_clients_connect(
     assert finding.result is result
 
 
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        (grpc.StatusCode.OK, WARNING),
+        (grpc.StatusCode.UNAUTHENTICATED, OK),
+        (grpc.StatusCode.PERMISSION_DENIED, OK),
+        (None, OK),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, SKIPPED),
+        (grpc.StatusCode.INTERNAL, SKIPPED),
+    ],
+)
+def test_a_port_that_is_busy_or_fails_is_not_taken_for_one_that_asks_who_calls(
+    code: grpc.StatusCode | None, result: CheckResult
+) -> None:
+    shown = Shown(PUBLIC, reached=True, internal_call=grpc.StatusCode.UNIMPLEMENTED, public_call=code)
+    (finding,) = [one for one in judge_ports([shown], 0) if one.check == "identity"]
+    assert finding.result is result
+
+
 def test_what_is_not_reached_or_cannot_be_checked_is_not_taken_for_closed() -> None:
     away, unchecked = Shown(PUBLIC, reached=False), Shown(PUBLIC, reached=True, tls=True, called=False)
     assert [one.result for one in judge_ports([away], 0)] == [SKIPPED]

@@ -220,4 +220,10 @@ def _judge_public(one: Shown) -> Finding:
             "identity", str(one.port), CheckResult.WARNING, "it answers callers who prove nothing",
             "set MUSTER_TLS_REQUIRE_CLIENT_CERTIFICATE, or MUSTER_IDENTITY_REQUIRED: docs/access.md",
         )  # fmt: skip
+    if one.public_call is not None and one.public_call not in _CLOSED:
+        return Finding(
+            "identity", str(one.port), CheckResult.SKIPPED,
+            f"a caller who proves nothing was answered {one.public_call.name}, which says nothing of it",
+            "run this again; the process's log says more",
+        )  # fmt: skip
     return Finding("identity", str(one.port), CheckResult.OK, "a caller who proves nothing is refused")
