@@ -307,6 +307,31 @@ async def test_a_shard_that_is_stuck_holds_up_no_large_answer_of_others() -> Non
         await stuck
 
 
+async def test_a_fetch_of_many_topics_is_cut_into_steps_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+
+    async def rest(_: LoopShare) -> None:
+        happened.append("rest")
+
+    def at_shard(request: Any, _: str) -> coordinator_pb2.OffsetFetchResponse:
+        happened.append("asked")
+        return coordinator_pb2.OffsetFetchResponse(
+            groups=[coordinator_pb2.OffsetFetchResponse.Group() for _ in request.groups]
+        )
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    monkeypatch.setattr(LoopShare, "taken_s", 1.0)
+    answers = Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
+    topics = [
+        common_pb2.TopicPartitions(topic=f"t{number}", partitions=[0])
+        for number in range(5 * STEP_PARTITIONS)
+    ]
+    await answers.fetch(FETCH(groups=[FETCH.Group(group_id="g", topics=topics)]), 1, "")
+    assert happened == ["rest"] * 5 + ["asked", "rest"] * 5
+
+
 async def test_the_loop_turns_after_each_step() -> None:
     steps: list[int] = []
     answers = endless(steps)

@@ -37,6 +37,8 @@ SMALL_PARTITIONS = 100
 STEP_GROUPS = 1_000
 _WHOLE_GROUPS_AT_ONCE = 10
 _PAGE_BYTES = 1 << 18
+_CUT_S = 0.005
+"""After so long of cutting a request into steps the loop is left to others."""
 
 Ask = Callable[[GroupRequest, str], Any]
 """Answers a call that concerns one shard, which was reached: it waits for nothing any more."""
@@ -334,11 +336,15 @@ class _Fetch:
 
     async def run(self, asks: Mapping[int, Ask], host: str) -> coordinator_pb2.OffsetFetchResponse:
         response = coordinator_pb2.OffsetFetchResponse()
+        share = LoopShare()
         for place, group in enumerate(self.request.groups):
             # It is filled in place: to put a group that is complete into an answer copies all of it.
             self._progress.append(_Progress(response.groups.add(group_id=group.group_id), group.limit))
-            self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
-        share = LoopShare()
+            line = self._lines[shard_of(group.group_id, self.shard_count)]
+            for piece in _pieces(place, group):
+                line.append(piece)
+                if share.taken_s > _CUT_S:
+                    await share.rest()
         for number, line in self._lines.items():
             while step := self._step(line):
                 asked = coordinator_pb2.OffsetFetchRequest(groups=[piece.asked for piece in step])

@@ -21,6 +21,7 @@ from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatReques
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
+from muster_runtime.rpc.sizes import size_of
 
 from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.api.encoding import in_pieces, is_large
@@ -111,7 +112,7 @@ class Calls:
             InvalidArgument: it breaks a limit of the public API.
             Unimplemented: it asks for what this version does not have.
         """
-        if request.ByteSize() > LARGE_BYTES or looked_at(request) > LARGE_PARTITIONS:
+        if size_of(request) > LARGE_BYTES or looked_at(request) > LARGE_PARTITIONS:
             return await self._answer_large(request, host)
         check(request)
         return await self._answer_allowed(request, host)

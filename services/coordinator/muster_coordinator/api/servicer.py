@@ -8,6 +8,7 @@ from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.limits import REQUEST_MAX_BYTES
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
 from muster_runtime.rpc.quotas import current_connection
+from muster_runtime.rpc.sizes import size_of
 
 from muster_coordinator.api.admission import Admit, admit_all, end_later
 from muster_coordinator.api.callers import Callers
@@ -50,7 +51,7 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
         self._callers = callers
 
     async def _answer(self, request: Any, context: Any) -> Any:
-        ended = self._admit(current_connection(), request, request.ByteSize())
+        ended = self._admit(current_connection(), request, size_of(request))
         host = self._callers.host(context)
         try:
             answer = await self._answer_call(request, host)

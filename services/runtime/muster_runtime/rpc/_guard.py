@@ -20,6 +20,7 @@ from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.quotas.party import current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.refusals import Refused, ResourceExhausted, Unavailable, oversized, undecodable
+from muster_runtime.rpc.sizes import note_size, size_of
 from muster_runtime.rpc.trust.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
@@ -222,7 +223,7 @@ class Guard:
             if connection is None or isinstance(request, Refused):
                 answer = await unary(request, context)
             else:
-                size_bytes = request.ByteSize()
+                size_bytes = size_of(request)
                 connection.take_bytes(size_bytes)
                 counted_bytes = connection.begin_work(size_bytes)
                 try:
@@ -317,7 +318,7 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
             try:
                 if len(body) > _LARGE_BYTES and (connection := current_connection()) is not None:
                     connection.check_decoding()
-                return decode(body)
+                return _noted(decode(body), len(body)) if by_value else decode(body)
             except MemoryError:
                 raise
             except ResourceExhausted as spent:
@@ -329,6 +330,11 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
         raise refusal
 
     return checked
+
+
+def _noted(request: Any, size_bytes: int) -> Any:
+    note_size(request, size_bytes)
+    return request
 
 
 def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
