@@ -158,7 +158,7 @@ async def test_refused_calls_are_counted(tmp_path: Path) -> None:
     trust = Trust(tls(issued, SERVER), identity=IdentitySettings(required=True))
     server = RpcServer(ServerSettings(), trust)
     server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Asking())
-    source = AccessSource(server.access, "discovery", lambda: server.unauthenticated)
+    source = AccessSource(server, "discovery")
     at = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
     try:
         for _ in range(3):

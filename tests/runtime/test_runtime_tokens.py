@@ -22,6 +22,7 @@ from kit.issuer import AUDIENCE, NAME, Issuer, KeyAddress
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.rpc import _guard
+from muster_runtime.rpc.access.metrics import KEYS_OUTDATED, AccessSource
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.identity import (
     LONGEST_NAME,
@@ -71,7 +72,7 @@ async def serving(settings: IdentitySettings, tls: TlsSettings | None = None) ->
     server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, asking)
     port = await server.start("127.0.0.1:0")
     try:
-        yield Server(f"127.0.0.1:{port}", asking)
+        yield Server(f"127.0.0.1:{port}", asking, AccessSource(server, "discovery"))
     finally:
         await server.stop(0)
 
@@ -79,9 +80,15 @@ async def serving(settings: IdentitySettings, tls: TlsSettings | None = None) ->
 class Server:
     """A server of the test, as its callers see it."""
 
-    def __init__(self, address: str, asking: Asking) -> None:
+    def __init__(self, address: str, asking: Asking, told: AccessSource) -> None:
         self.address = address
         self._asking = asking
+        self._told = told
+
+    async def keys_outdated(self) -> float:
+        """What its metrics say of its keys."""
+        (sample,) = [one for one in await self._told.read() if one.metric is KEYS_OUTDATED]
+        return sample.value
 
     async def ask(self, *shown: str, trust: Trust | None = None) -> str:
         """Calls with these headers `authorization`; returns who it was, or the status and why."""
@@ -240,11 +247,13 @@ async def test_a_renewed_file_of_keys_counts_at_once(tmp_path: Path) -> None:
         with capture_logs() as lines:
             assert "not its issuer's" in await server.show(issuer.token(headers={"kid": "x"}))
         assert "token_keys_not_used" in [line["event"] for line in lines]
+        assert await server.keys_outdated() == 1
         assert await server.show(before) == "token before"
         issuer.rotate()
         settings.token_jwks_file.write_bytes(issuer.key_set())
         assert await server.show(issuer.token("after")) == "token after"
         assert "not its issuer's" in await server.show(before)
+        assert await server.keys_outdated() == 0
 
 
 @pytest.mark.cluster
@@ -371,11 +380,13 @@ async def test_keys_that_cannot_be_fetched_leave_the_last_ones(tmp_path: Path) -
             keys_at.content = issuer.key_set()
             await asyncio.sleep(0.1)
             assert await server.show(issuer.token()) == "token worker"
+            assert await server.keys_outdated() == 0
             for content in (None, b"no json", b'{"keys": []}', large):
                 keys_at.content, asked = content, len(keys_at.shown)
                 while len(keys_at.shown) == asked:
                     assert (await server.show(issuer.token(headers={"kid": "x"}))).startswith("UNAUTHENT")
                 assert await server.show(issuer.token("still")) == "token still"
+                assert await server.keys_outdated() == 1
             other = KeyAddress(Issuer().key_set())
             with other.served(issued):
                 keys_at.redirect, asked = other.url, len(keys_at.shown)

@@ -271,9 +271,7 @@ class Coordinator:
         measures.attach(ownership, lease, sessions)
         self._telemetry.add(lambda: ViewSource(view, "coordinator"))
         public = self._ports.public
-        self._telemetry.add(
-            lambda: AccessSource(public.access, "coordinator", lambda: public.unauthenticated)
-        )
+        self._telemetry.add(lambda: AccessSource(public, "coordinator"))
         self._telemetry.add(lambda: QuotaSource(quotas, "coordinator"))
         self._add_servicers(measures.answering(calls.answer), calls, admission, sessions, ownership)
         await self._ports.serve()

@@ -88,7 +88,7 @@ class Discovery:
         )
         self._telemetry.add(lambda: ViewSource(view, "discovery"))
         server = self._server
-        self._telemetry.add(lambda: AccessSource(server.access, "discovery", lambda: server.unauthenticated))
+        self._telemetry.add(lambda: AccessSource(server, "discovery"))
         self._telemetry.add(lambda: DiscoverySource(service))
         self._telemetry.add(lambda: QuotaSource(self._server.quotas, "discovery"))
         self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)

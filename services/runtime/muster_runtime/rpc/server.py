@@ -262,6 +262,11 @@ class RpcServer:
         """How many calls were refused because of who made them, or because that could not be said."""
         return 0 if self._callers is None else self._callers.refused
 
+    @property
+    def keys_outdated(self) -> bool:
+        """Whether tokens are checked with keys whose newer ones could not be read or fetched."""
+        return self._callers is not None and self._callers.keys_outdated
+
     def add(
         self,
         add_servicer: Callable[[Any, Any], None],

@@ -1,6 +1,7 @@
 """What a process tells of identities and rights, in numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.verbs import Verb
@@ -37,30 +38,52 @@ UNAUTHENTICATED = Metric(
     advice="`call_unauthenticated` in the log says why, with an address. Many at once: no token is renewed, "
     "or keys of their issuer were not fetched (`token_keys_not_fetched`).",
 )
+KEYS_OUTDATED = Metric(
+    "muster_token_keys_outdated",
+    Kind.GAUGE,
+    "1 while the keys of tokens cannot be read or fetched anew: the last ones count on, taken back or not.",
+    labels=_ROLE,
+    advice="`token_keys_not_fetched` or `token_keys_not_used` in the log says why.",
+)
+
+
+class Port(Protocol):
+    """What serves the public calls of a process, as `RpcServer` does."""
+
+    @property
+    def access(self) -> Access:
+        """Its rights."""
+
+    @property
+    def unauthenticated(self) -> int:
+        """How many calls were refused because of who made them."""
+
+    @property
+    def keys_outdated(self) -> bool:
+        """Whether tokens are checked with keys whose newer ones could not be had."""
 
 
 class AccessSource(Source):
     """The numbers of who calls a process, and of its rights.
 
     Args:
-        access: the rights.
+        port: where the calls come in.
         role: whose they are.
-        unauthenticated: how many calls were refused because of who made them.
     """
 
-    metrics: Sequence[Metric] = (RULES, OUTDATED, REFUSED, UNAUTHENTICATED)
+    metrics: Sequence[Metric] = (RULES, OUTDATED, REFUSED, UNAUTHENTICATED, KEYS_OUTDATED)
 
-    def __init__(self, access: Access, role: str, unauthenticated: Callable[[], int]) -> None:
-        self._access = access
+    def __init__(self, port: Port, role: str) -> None:
+        self._port = port
         self._role = role
-        self._unauthenticated = unauthenticated
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
-        access, role = self._access, self._role
+        access, role = self._port.access, self._role
         return [
             Sample(RULES, len(access), (role,)),
             Sample(OUTDATED, 0 if access.is_current else 1, (role,)),
-            Sample(UNAUTHENTICATED, self._unauthenticated(), (role,)),
+            Sample(UNAUTHENTICATED, self._port.unauthenticated, (role,)),
+            Sample(KEYS_OUTDATED, int(self._port.keys_outdated), (role,)),
             *(Sample(REFUSED, count, (role, verb.value)) for verb, count in access.refused.items()),
         ]

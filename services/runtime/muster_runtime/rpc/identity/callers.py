@@ -43,6 +43,11 @@ class Callers:
         self._lines = Seldom()
         self._cuts = Cuts()
 
+    @property
+    def keys_outdated(self) -> bool:
+        """Whether newer keys of tokens could not be read or fetched, and the last ones count on."""
+        return self._tokens is not None and self._tokens.keys.failing
+
     async def identify(self, method: str, context: Any) -> Identity:
         """Who makes a call.
 

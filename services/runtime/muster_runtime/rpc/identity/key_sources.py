@@ -39,6 +39,10 @@ class KeySource(Protocol):
     def current(self) -> KeySet | None:
         """The keys that are known; None: none have come yet. Cheap."""
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last look for newer keys brought none: the known ones count on."""
+
     async def newer(self) -> None:
         """Looks for newer keys, unless it did a moment ago: a token names one that is not known."""
 
@@ -72,6 +76,11 @@ class FileKeys:
         if monotonic() - self._looked_s >= LOOK_S:
             self._look()
         return self._keys
+
+    @property
+    def failing(self) -> bool:
+        """See `KeySource`."""
+        return self._file.refuses
 
     async def newer(self) -> None:
         """See `KeySource`."""
@@ -121,6 +130,11 @@ class UrlKeys:
     def current(self) -> KeySet | None:
         """See `KeySource`."""
         return self._keys
+
+    @property
+    def failing(self) -> bool:
+        """See `KeySource`."""
+        return self._failing
 
     def start(self) -> None:
         """See `KeySource`."""
