@@ -303,6 +303,95 @@ async def test_frames_of_a_message_that_has_too_many_are_owed(caller: Caller) ->
     assert (await said(caller, "OffsetCommit", b"\xff" * (300 << 10)))[0] is EXHAUSTED
 
 
+def part(field: int, body: bytes) -> bytes:
+    """A field of bytes, or of a message that is encoded."""
+    size, length = b"", len(body)
+    while length > 127:
+        size += bytes([length & 127 | 128])
+        length >>= 7
+    return bytes([field << 3 | 2]) + size + bytes([length]) + body
+
+
+CALL_ID = b"\x08\x01"
+ASSIGNMENTS = coordinator_pb2.SyncGroupRequest.DESCRIPTOR.fields_by_name["assignments"].number
+GROUPS = coordinator_pb2.OffsetFetchRequest.DESCRIPTOR.fields_by_name["groups"].number
+PARTS = part(3, empty_parts(ASSIGNMENTS, 300_000))
+HEARTBEAT = part(4, part(1, GROUP.encode()))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(part(5, CALL_ID + PARTS + HEARTBEAT), id="another request of the call"),
+        pytest.param(part(5, CALL_ID + PARTS) + part(4, b"\x08\x01"), id="another kind of frame"),
+        pytest.param(part(5, CALL_ID + part(7, empty_parts(GROUPS, 2_200_000))), id="oversized"),
+    ],
+)
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 1_000}], indirect=True)
+async def test_no_large_message_is_decoded_of_who_sent_parts_that_a_stream_does_not_show(
+    caller: Caller, frame: bytes
+) -> None:
+    send: Any = caller.channel.stream_stream("/muster.v1.GroupSessionService/Session")
+    stream = send()
+    hello = session_pb2.ClientFrame(hello=session_pb2.Hello(beat_interval_ms=1_000))
+    await stream.write(session_pb2.SessionRequest(frames=[hello]).SerializeToString())
+    await stream.write(part(1, frame))
+    answer = session_pb2.SessionResponse.FromString(await stream.read())
+    assert answer.frames[0].WhichOneof("kind") in {"reply", "beat_ack"}, (
+        "it is answered by what is seen of it"
+    )
+    assert (await said(caller, "OffsetCommit", b"\xff" * (300 << 10)))[0] is EXHAUSTED
+    stream.cancel()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param({}, id="no request"),
+        pytest.param(
+            {"heartbeat": coordinator_pb2.HeartbeatRequest(group_id="g" * (2 << 20))}, id="oversized"
+        ),
+    ],
+)
+@pytest.mark.parametrize("caller", [{"connection_calls_per_s": 1}], indirect=True)
+async def test_calls_of_a_stream_that_are_not_in_order_count(
+    caller: Caller, request_: dict[str, Any]
+) -> None:
+    session = await Session(caller.channel).hello()
+    refusals = [(await session.ask(**request_)).refused.status for _ in range(BURST_S + 1)]
+    assert refusals[0] != EXHAUSTED.value[0]
+    assert refusals[-1] == EXHAUSTED.value[0]
+    await session.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(session_pb2.SessionRequest(), id="no frame"),
+        pytest.param(
+            session_pb2.SessionRequest(
+                frames=[
+                    session_pb2.ClientFrame(detach=session_pb2.Detach(group_id="g", member_id="m" * 90_000))
+                ]
+            ),
+            id="large",
+        ),
+    ],
+)
+@pytest.mark.parametrize("caller", [{"connection_calls_per_s": 1}], indirect=True)
+async def test_large_frames_and_empty_messages_take_reading_time(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, message: session_pb2.SessionRequest
+) -> None:
+    monkeypatch.setattr("muster_coordinator.session.calls._FRAME_S", 0.5)
+    session = await Session(caller.channel).hello()
+    began_s = time.monotonic()
+    for _ in range(2 if message.frames else 10):
+        await session.call.write(message)
+    await session.beat()
+    assert time.monotonic() - began_s >= 2
+    await session.close()
+
+
 class Endless:
     """Far too many parts, which nobody looks at one by one."""
 

@@ -625,6 +625,20 @@ async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
         await other.close()
 
 
+async def test_large_attaches_that_are_refused_and_not_read_are_bounded(cluster: RealCluster) -> None:
+    coordinator, caller = await one(cluster, max_queued_bytes=1 << 20)
+    session = await Session(caller.channel, read=False).hello()
+    with capture_logs() as logs:
+        await session.send(*(attach(group(0), "m" * 100_000, 1) for _ in range(40)))
+        await until(lambda: any(entry["event"] == "session_refused" for entry in logs))
+    assert "unread" in next(entry for entry in logs if entry["event"] == "session_refused")["reason"]
+    sessions = coordinator._sessions
+    assert sessions is not None
+    await until(lambda: len(sessions) == 0)
+    assert sessions.queued_bytes == 0
+    await session.close()
+
+
 # --- what is not certain
 
 

@@ -99,7 +99,7 @@ class Attachments:
         *,
         unsure: bool = False,
     ) -> None:
-        result = self._frame(_SMALL_BYTES).attach_result
+        result = self._frame(_SMALL_BYTES + request.ByteSize()).attach_result
         result.unsure = unsure
         result.group_id = request.group_id
         result.member_id = request.member_id
@@ -129,7 +129,8 @@ class Attachments:
         unheard += self._members.beat(beat.number, beat.acknowledged)
         if not self._around.may_answer(self._around.boot_ms()):
             unheard = self._members.suspend()
-        ack = self._frame(_SMALL_BYTES * (1 + len(unheard))).beat_ack
+        names = sum(len(group_id) + len(member_id) for (group_id, member_id), _, _ in unheard)
+        ack = self._frame(_SMALL_BYTES * (1 + len(unheard)) + names).beat_ack
         ack.number = beat.number
         for (group_id, member_id), code, shard in unheard:
             missed = ack.unheard.add(group_id=group_id, member_id=member_id, error_code=code)

@@ -19,6 +19,7 @@ from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhaus
 
 from muster_coordinator.api.admission import Admit, Ended, admit_all, end_later
 from muster_coordinator.api.calls import LARGE_BYTES, Calls, check
+from muster_coordinator.api.named import NAMED_MAX, looked_at
 from muster_coordinator.api.rights import Verdict
 from muster_coordinator.session.encoding import reply_message
 from muster_coordinator.session.members import MemberKey
@@ -40,6 +41,8 @@ OTHER_CALL_MAX_BYTES = 1 << 20
 
 _FRAME_S = 0.000_2
 """How long a stream is not read for each frame above a quota; more calls than that are not even refused."""
+_FRAME_BYTES = 8 << 10
+"""So many bytes take as long to read as one more frame."""
 _LONGEST_PAUSE_S = 0.2
 
 _HEARTBEAT = "heartbeat"
@@ -151,13 +154,15 @@ class StreamCalls:
                 "call_id: must be 1 or more, and not that of a call of the stream that is still open"
             )
         kind = call.WhichOneof("request")
+        request: Any = call if kind is None else getattr(call, kind)
+        size_bytes = request.ByteSize()
         try:
+            self._count(size_bytes)
             if kind is None:
                 raise Unimplemented("request: none is set that this version knows")
             if len(self._open) >= self._max_open:
                 raise ResourceExhausted(f"the stream has {self._max_open:,} open calls", _RETRY_MS)
-            request = getattr(call, kind)
-            self._let_in(call_id, kind, request)
+            self._let_in(call_id, kind, request, size_bytes)
         except Refused as error:
             self._refuse(call_id, error)
             return
@@ -181,8 +186,9 @@ class StreamCalls:
         """How long the stream is not to be read: who asks above its quota waits in its own connection.
 
         Args:
-            other_frames: how many frames came since this was asked last that are no calls. They are never
-                refused; above the rate of calls of the connection they take reading time from its streams.
+            other_frames: how many frames came since this was asked last that are no calls, large ones as
+                several. They are never refused; above the rate of calls of the connection they take reading
+                time from its streams.
         """
         refused, self._over_quota = self._over_quota, 0
         pause_s = min(refused * _FRAME_S, _LONGEST_PAUSE_S)
@@ -191,21 +197,23 @@ class StreamCalls:
             pause_s += other_frames * _FRAME_S * connection.open_calls
         return pause_s
 
-    def owe(self, frames: int) -> None:
-        """Counts frames of a message that has more than any may, as partitions: they had to be decoded."""
+    def owe(self, parts: int) -> None:
+        """Counts parts of a message that has more than any may, as partitions: they had to be decoded."""
         if self._connection is not None:
-            self._connection.owe_partitions(frames)
+            self._connection.owe_partitions(parts)
 
-    def _let_in(self, call_id: int, kind: str, request: Any) -> None:
-        """Counts a call that is in order.
+    def _let_in(self, call_id: int, kind: str, request: Any, size_bytes: int) -> None:
+        """Counts what a call asks for, if it is in order.
 
         Raises:
             Refused: it is not, or is too much.
         """
         limit_bytes = CALL_MAX_BYTES.get(kind, OTHER_CALL_MAX_BYTES)
-        if (size_bytes := request.ByteSize()) > limit_bytes:
+        if size_bytes > limit_bytes:
+            if (parts := looked_at(request)) > NAMED_MAX:
+                self.owe(parts)
             raise oversized(limit_bytes)
-        if (ended := self._count(request, size_bytes)) is not None:
+        if (ended := self._admitted(request, size_bytes)) is not None:
             self._ends[call_id] = ended
         check(request)
         if kind == _OF_INCREMENTAL_MEMBER:
@@ -213,12 +221,18 @@ class StreamCalls:
         if self._connection is not None and (counted := self._connection.begin_work(size_bytes)):
             self._working[call_id] = counted
 
-    def _count(self, request: GroupRequest, size_bytes: int) -> Ended | None:
-        connection = self._connection
+    def _count(self, size_bytes: int) -> None:
+        """Counts a call, whatever comes of it: it had to be read."""
+        if self._connection is not None:
+            try:
+                self._connection.take_request(size_bytes)
+            except ResourceExhausted:
+                self._over_quota += frames_of(size_bytes)
+                raise
+
+    def _admitted(self, request: GroupRequest, size_bytes: int) -> Ended | None:
         try:
-            if connection is not None:
-                connection.take_request(size_bytes)
-            return self._admit(connection, request, size_bytes)
+            return self._admit(self._connection, request, size_bytes)
         except ResourceExhausted:
             self._over_quota += 1
             raise
@@ -330,6 +344,11 @@ class StreamCalls:
         self._watch.done(call_id)
         if not self._open:
             self._idle()
+
+
+def frames_of(size_bytes: int) -> int:
+    """How many frames one counts as, by its size."""
+    return 1 + size_bytes // _FRAME_BYTES
 
 
 _Complete = Callable[[GroupResponse], GroupResponse]

@@ -17,7 +17,7 @@ from muster_runtime.rpc.refusals import Refused
 
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session.attachments import Attachments, is_id
-from muster_coordinator.session.calls import ProtocolBroken, StreamCalls
+from muster_coordinator.session.calls import ProtocolBroken, StreamCalls, frames_of
 from muster_coordinator.session.dependencies import StreamDependencies
 from muster_coordinator.session.members import StreamMembers
 from muster_coordinator.session.outbox import Outbox
@@ -270,6 +270,7 @@ class SessionStream:
         if (frames := len(message.frames)) > self._settings.max_frames:
             self._calls.owe(frames)
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
+        self._other_frames += frames == 0
         share = LoopShare()
         played = self._play_from(message, 0, share)
         if played < len(message.frames):
@@ -298,7 +299,8 @@ class SessionStream:
         elif kind is None:
             raise ProtocolBroken("a frame has no kind that this version knows")
         else:
-            self._other_frames += kind != "call"
+            if kind != "call":
+                self._other_frames += frames_of(frame.ByteSize())
             self._frames[kind](getattr(frame, kind))
 
     def _hello(self, hello: session_pb2.Hello) -> None:

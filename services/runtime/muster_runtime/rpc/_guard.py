@@ -17,7 +17,7 @@ from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
 from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
-from muster_runtime.rpc.quotas.party import current_connection
+from muster_runtime.rpc.quotas.party import Connection, current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.refusals import Refused, ResourceExhausted, Unavailable, oversized, undecodable
 from muster_runtime.rpc.sizes import note_size, size_of
@@ -38,6 +38,8 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
 
 _LARGE_BYTES = 256 << 10
 """A message with no more is decoded in some milliseconds, whatever it is made of."""
+_PART_BYTES = 2
+"""No part of a message is smaller."""
 PROOF_GRACE_S = 10.0
 """How long a stream may last beyond the proof of who opened it."""
 _LONGEST_STREAM_MS = 366 * 86_400_000
@@ -316,9 +318,11 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
             refusal = oversized(limit_bytes)
         else:
             try:
-                if len(body) > _LARGE_BYTES and (connection := current_connection()) is not None:
-                    connection.check_decoding()
-                return _noted(decode(body), len(body)) if by_value else decode(body)
+                if len(body) <= _LARGE_BYTES or (connection := current_connection()) is None:
+                    message = decode(body)
+                else:
+                    message = _decoded(decode, body, connection, in_stream=not by_value)
+                return _noted(message, len(body)) if by_value else message
             except MemoryError:
                 raise
             except ResourceExhausted as spent:
@@ -335,6 +339,22 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
 def _noted(request: Any, size_bytes: int) -> Any:
     note_size(request, size_bytes)
     return request
+
+
+def _decoded(decode: Callable[[bytes], Any], body: bytes, connection: Connection, *, in_stream: bool) -> Any:
+    """Decodes a large message.
+
+    Of fields of which one may be set the last one stays, so a message of a stream may have taken long to
+    decode and look small: what it has lost counts as parts, of which nobody who is in order has any.
+
+    Raises:
+        ResourceExhausted: its sender owes too much.
+    """
+    connection.check_decoding()
+    message = decode(body)
+    if in_stream and (lost_bytes := len(body) - message.ByteSize()) > _LARGE_BYTES:
+        connection.owe_partitions(lost_bytes // _PART_BYTES)
+    return message
 
 
 def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
