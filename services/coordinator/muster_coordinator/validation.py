@@ -292,12 +292,12 @@ def _fetch(request: coordinator_pb2.OffsetFetchRequest, report: Report) -> None:
     left = PARTITIONS_MAX
     for index, group in enumerate(request.groups):
         _text(report, f"groups[{index}].group_id", group.group_id)
-        _once(report, f"groups[{index}].topics", "topic", [topic.topic for topic in group.topics])
         _range(report, f"groups[{index}].limit", group.limit, 0, PAGE_MAX)
         _partitions(report, f"groups[{index}].topics", group.topics, left)
         left -= _total(group.topics)
         if left < 0:
             return
+        _once(report, f"groups[{index}].topics", "topic", [topic.topic for topic in group.topics])
 
 
 def _offset_delete(request: coordinator_pb2.OffsetDeleteRequest, report: Report) -> None:

@@ -21,8 +21,11 @@ from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
 )
 
+from muster_coordinator.validation import GROUPS_MAX, PARTITIONS_MAX
+
 NAMED_MAX = 100_000
-"""No call may name more; of one that does they are not looked at, nor is each of them counted."""
+"""No call may name more; of one that does they are not looked at. One with more topics or groups than any may
+have counts as if it did: to count what is in each of them would take long."""
 
 _TOPIC = 2
 """A topic takes as long as so many partitions, besides its own."""
@@ -65,8 +68,8 @@ def _runs(numbers: Collection[int]) -> Iterator[str]:
 
 
 def _in_topics(topics: Collection[Any]) -> int:
-    if len(topics) > NAMED_MAX:
-        return len(topics)
+    if len(topics) > PARTITIONS_MAX:
+        return NAMED_MAX + len(topics)
     return sum([len(topic.partitions) for topic in topics]) + _TOPIC * len(topics)
 
 
@@ -76,8 +79,8 @@ def _committed(request: OffsetCommitRequest) -> int:
 
 def _fetched(request: OffsetFetchRequest) -> int:
     groups = request.groups
-    if len(groups) > NAMED_MAX:
-        return len(groups)
+    if len(groups) > GROUPS_MAX:
+        return NAMED_MAX + len(groups)
     return sum([_in_topics(group.topics) or 1 for group in groups])
 
 
