@@ -15,10 +15,10 @@ from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.api.calls import LARGE_BYTES
 from muster_coordinator.api.rights import Rights
-from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 
 pytestmark = pytest.mark.cluster

@@ -5,9 +5,9 @@ from coordinator.coordinator_cluster import MemoryCluster, owns
 from google.protobuf.message import Message
 from muster_coordinator.api import calls
 from muster_coordinator.api.encoding import PIECE_PARTS, in_pieces, is_large
-from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, incremental_pb2
+from muster_runtime.loop_share import LoopShare
 
 MIB = 1 << 20
 

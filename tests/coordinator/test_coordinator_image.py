@@ -14,13 +14,13 @@ from kit.logs.log_builder import LogBuilder
 from muster_coordinator.log import log_image
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LogImage
-from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry, LogDamaged
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.garbage import COLLECTOR
+from muster_runtime.loop_share import LoopShare
 
 
 def run_of(*entries: Entry, more: bytes = b"") -> bytes:

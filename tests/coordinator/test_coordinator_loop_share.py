@@ -10,7 +10,6 @@ from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, own
 from kit.waiting import until
 from muster_coordinator.api import calls
 from muster_coordinator.api.calls import LARGE_BYTES, LARGE_PARTITIONS, Calls
-from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
 from muster_protos.muster.v1 import (
@@ -20,6 +19,7 @@ from muster_protos.muster.v1 import (
     session_pb2,
     session_pb2_grpc,
 )
+from muster_runtime.loop_share import LoopShare
 
 pytestmark = pytest.mark.cluster
 

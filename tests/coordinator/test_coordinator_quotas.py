@@ -324,7 +324,7 @@ HEARTBEAT = part(4, part(1, GROUP.encode()))
     [
         pytest.param(part(5, CALL_ID + PARTS + HEARTBEAT), id="another request of the call"),
         pytest.param(part(5, CALL_ID + PARTS) + part(4, b"\x08\x01"), id="another kind of frame"),
-        pytest.param(part(5, CALL_ID + part(7, empty_parts(GROUPS, 2_200_000))), id="oversized"),
+        pytest.param(part(5, CALL_ID + part(7, part(GROUPS, part(1, b"g" * 30)) * 135_000)), id="oversized"),
     ],
 )
 @pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 1_000}], indirect=True)

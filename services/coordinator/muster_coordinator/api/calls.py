@@ -18,6 +18,7 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
@@ -28,7 +29,6 @@ from muster_coordinator.api.encoding import in_pieces, is_large
 from muster_coordinator.api.named import looked_at
 from muster_coordinator.api.rights import Rights, Verdict
 from muster_coordinator.api.turns import Turns
-from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 
 from muster_core.shard import Shard
 from muster_core.state.group import Group
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.quotas import Quotas
 from muster_runtime.rpc.quotas.quotas import network_of
-
-from muster_coordinator.loop_share import LoopShare
 
 LOOK_EVERY_S = 1.0
 

@@ -8,8 +8,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from muster_core.numbered_messages import header
 from muster_protos.muster.v1 import coordinator_pb2, incremental_pb2
-
-from muster_coordinator.loop_share import LoopShare
+from muster_runtime.loop_share import LoopShare
 
 PIECE_PARTS = 64
 """Parts of an answer that are encoded at a time, at most: partitions, members, tokens."""

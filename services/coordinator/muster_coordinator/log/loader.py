@@ -13,12 +13,12 @@ from muster_core.state.quarantine import NOBODY, Quarantine
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.garbage import COLLECTOR
 from muster_runtime.logs import alarm
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.reads import read_within
 
 from muster_coordinator.log.load_budget import LoadBudget
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
-from muster_coordinator.loop_share import LoopShare
 
 log = structlog.get_logger()
 

@@ -12,10 +12,11 @@ from muster_core.events import Push, StreamBroken
 from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.v1 import session_pb2
 from muster_runtime.clock import wall_ms
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.identity import current_identity
+from muster_runtime.rpc.large import read_message
 from muster_runtime.rpc.refusals import Refused
 
-from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session.attachments import Attachments, is_id
 from muster_coordinator.session.calls import ProtocolBroken, StreamCalls, frames_of
 from muster_coordinator.session.dependencies import StreamDependencies
@@ -143,7 +144,7 @@ class SessionStream:
 
     async def _read(self, context: Any) -> None:
         try:
-            while (message := await context.read()) is not grpc.aio.EOF and not self._ended:
+            while (message := await read_message(context)) is not grpc.aio.EOF and not self._ended:
                 self._heard_ms = self._around.boot_ms()
                 await self._handle(message)
         except ProtocolBroken as error:

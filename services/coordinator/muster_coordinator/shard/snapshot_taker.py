@@ -10,13 +10,13 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
+from muster_runtime.loop_share import LoopShare
 
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Log, Step
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
-from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.snapshot_pace import SnapshotPace
 

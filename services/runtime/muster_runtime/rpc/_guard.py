@@ -17,9 +17,10 @@ from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
 from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
-from muster_runtime.rpc.quotas.party import Connection, current_connection
+from muster_runtime.rpc.large import LARGE_BYTES, Undecoded
+from muster_runtime.rpc.quotas.party import current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
-from muster_runtime.rpc.refusals import Refused, ResourceExhausted, Unavailable, oversized, undecodable
+from muster_runtime.rpc.refusals import Refused, Unavailable, oversized, undecodable
 from muster_runtime.rpc.sizes import note_size, size_of
 from muster_runtime.rpc.trust.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.unread import Unread
@@ -36,10 +37,6 @@ def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
 
 logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
 
-_LARGE_BYTES = 256 << 10
-"""A message with no more is decoded in some milliseconds, whatever it is made of."""
-_PART_BYTES = 2
-"""No part of a message is smaller."""
 PROOF_GRACE_S = 10.0
 """How long a stream may last beyond the proof of who opened it."""
 _LONGEST_STREAM_MS = 366 * 86_400_000
@@ -225,10 +222,12 @@ class Guard:
             if connection is None or isinstance(request, Refused):
                 answer = await unary(request, context)
             else:
-                size_bytes = size_of(request)
+                size_bytes = len(request) if isinstance(request, Undecoded) else size_of(request)
                 connection.take_bytes(size_bytes)
                 counted_bytes = connection.begin_work(size_bytes)
                 try:
+                    if isinstance(request, Undecoded):
+                        request = await request.decoded()
                     answer = await unary(request, context)
                 finally:
                     connection.end_work(counted_bytes)
@@ -257,6 +256,8 @@ class Guard:
         async def call(_: Any, context: Any) -> None:
             try:
                 request = await _capped(read, context, deadlines)
+                if isinstance(request, Undecoded):
+                    request = await request.decoded()
             except Exception as error:
                 await _answer(method, error, context)
                 return
@@ -306,27 +307,24 @@ class Guard:
 
 
 def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool) -> Callable[[bytes], Any]:
-    """A decoder that refuses instead of failing.
+    """A decoder that refuses instead of failing, and leaves large messages of clients as they came.
 
     A unary request is decoded before any code of ours runs, so the refusal is returned in place of the
     message; in a stream it is raised out of the servicer's own read.
     """
+    kind = getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)
 
     def checked(body: bytes) -> Any:
-        refusal: Refused
         if len(body) > limit_bytes:
             refusal = oversized(limit_bytes)
         else:
             try:
-                if len(body) <= _LARGE_BYTES or (connection := current_connection()) is None:
-                    message = decode(body)
-                else:
-                    message = _decoded(decode, body, connection, in_stream=not by_value)
+                if len(body) > LARGE_BYTES and (connection := current_connection()) is not None:
+                    return Undecoded(body, decode, kind, connection, in_stream=not by_value)
+                message = decode(body)
                 return _noted(message, len(body)) if by_value else message
             except MemoryError:
                 raise
-            except ResourceExhausted as spent:
-                refusal = spent
             except Exception:
                 refusal = undecodable()
         if by_value:
@@ -339,22 +337,6 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
 def _noted(request: Any, size_bytes: int) -> Any:
     note_size(request, size_bytes)
     return request
-
-
-def _decoded(decode: Callable[[bytes], Any], body: bytes, connection: Connection, *, in_stream: bool) -> Any:
-    """Decodes a large message.
-
-    Of fields of which one may be set the last one stays, so a message of a stream may have taken long to
-    decode and look small: what it has lost counts as parts, of which nobody who is in order has any.
-
-    Raises:
-        ResourceExhausted: its sender owes too much.
-    """
-    connection.check_decoding()
-    message = decode(body)
-    if in_stream and (lost_bytes := len(body) - message.ByteSize()) > _LARGE_BYTES:
-        connection.owe_partitions(lost_bytes // _PART_BYTES)
-    return message
 
 
 def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:

@@ -1,0 +1,153 @@
+"""Large messages of clients: their parts are counted before they are decoded."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, VERY_LARGE_BYTES, Undecoded
+from muster_runtime.rpc.quotas.party import Connection
+from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted
+from muster_runtime.rpc.sizes import size_of
+
+FETCH = coordinator_pb2.OffsetFetchRequest
+Group = FETCH.Group
+
+
+class Debts:
+    """What a connection owes."""
+
+    def __init__(self, *, spent: bool = False) -> None:
+        self.owed = 0
+        self._spent = spent
+
+    def check_decoding(self) -> None:
+        if self._spent:
+            raise ResourceExhausted("it owes too much", 1_000)
+
+    def owe_partitions(self, number: int) -> None:
+        self.owed += number
+
+
+class Came:
+    """A large message of a connection.
+
+    Attributes:
+        debts: of the connection.
+        decodings: how often it was decoded.
+    """
+
+    def __init__(self, message_type: Any, body: bytes, *, spent: bool = False) -> None:
+        self.debts = Debts(spent=spent)
+        self.decodings = 0
+        self._message_type = message_type
+        connection = cast("Connection", self.debts)
+        self._message = Undecoded(body, self._decode, message_type.DESCRIPTOR, connection, in_stream=False)
+
+    async def decoded(self) -> Any:
+        return await self._message.decoded()
+
+    def _decode(self, body: bytes) -> Any:
+        self.decodings += 1
+        return self._message_type.FromString(body)
+
+
+def fetch(*groups: Group) -> bytes:
+    return FETCH(groups=groups).SerializeToString()
+
+
+def with_topics(number: int, topic: str = "") -> Group:
+    return Group(group_id="g", topics=[common_pb2.TopicPartitions(topic=topic)] * number)
+
+
+def within(field: int, body: bytes) -> bytes:
+    """A field with a message of up to 2 MiB."""
+    size = len(body)
+    return bytes([field << 3 | 2, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + body
+
+
+NUMBERS = b"\x10\x01" * (PARTS_MAX + 1)
+TOO_MANY = {
+    "groups": (FETCH, fetch(*[Group()] * (PARTS_MAX + 1))),
+    "topics": (FETCH, fetch(with_topics(PARTS_MAX))),
+    "topics of several": (FETCH, fetch(*[with_topics(PARTS_MAX // 4)] * 5)),
+    "topics with names": (FETCH, fetch(with_topics(PARTS_MAX // 2, "t"))),
+    "numbers one by one": (
+        FETCH,
+        within(
+            FETCH.DESCRIPTOR.fields_by_name["groups"].number,
+            within(Group.DESCRIPTOR.fields_by_name["topics"].number, NUMBERS),
+        ),
+    ),
+    "frames": (
+        session_pb2.SessionRequest,
+        session_pb2.SessionRequest(frames=[session_pb2.ClientFrame()] * (PARTS_MAX + 1)).SerializeToString(),
+    ),
+    "unknown fields": (FETCH, b"\xa0\x06\x01" * (PARTS_MAX + 1)),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MANY)
+async def test_what_has_too_many_parts_is_refused_undecoded_and_owed(what: str) -> None:
+    came = Came(*TOO_MANY[what])
+    with pytest.raises(InvalidArgument) as refused:
+        await came.decoded()
+    assert "the request has more than 400,000 parts" in refused.value.message
+    assert came.decodings == 0
+    assert came.debts.owed > PARTS_MAX
+
+
+async def test_what_names_as_much_as_a_call_may_is_decoded() -> None:
+    topics = [common_pb2.TopicPartitions(topic=f"t{index}", partitions=[index]) for index in range(100_000)]
+    message = FETCH(groups=[Group(group_id="g", topics=topics)])
+    body = message.SerializeToString()
+    came = Came(FETCH, body)
+    decoded = await came.decoded()
+    assert decoded == message
+    assert size_of(decoded) == len(body)
+    assert came.debts.owed == 0
+
+
+async def test_a_list_of_numbers_in_one_field_and_a_long_text_are_one_part_each() -> None:
+    topics = [common_pb2.TopicPartitions(topic="t" * 500_000, partitions=range(500_000))]
+    message = FETCH(groups=[Group(group_id="g", topics=topics)])
+    assert await Came(FETCH, message.SerializeToString()).decoded() == message
+
+
+async def test_others_have_their_turn_while_parts_are_counted() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.create_task(others())
+    await Came(FETCH, fetch(*[Group()] * (PARTS_MAX - 1))).decoded()
+    task.cancel()
+    assert turns > 50
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff" * (VERY_LARGE_BYTES + 1),
+        b"\x0a" + b"\x80" * (2 * VERY_LARGE_BYTES) + b"\x01",
+        b"\x0a\xff\xff\xff\x7f" + b"x" * VERY_LARGE_BYTES,
+        fetch(*[Group(group_id="g")] * 100_000)[:-1],
+    ],
+    ids=["no field", "a length without end", "a length beyond the end", "cut off"],
+)
+async def test_what_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await Came(FETCH, body).decoded()
+    assert "not a valid message" in refused.value.message
+
+
+@pytest.mark.parametrize("size_bytes", [LARGE_BYTES + 1, VERY_LARGE_BYTES + 1])
+async def test_nothing_is_decoded_of_who_owes_too_much(size_bytes: int) -> None:
+    came = Came(FETCH, b"\xff" * size_bytes, spent=True)
+    with pytest.raises(ResourceExhausted):
+        await came.decoded()
+    assert came.decodings == 0
