@@ -1,7 +1,8 @@
 """Members of the client library on real services and a real log, in one process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +50,7 @@ class World:
         self.discovery = discovery
         self.connection = connection
         self.told: list[tuple[int, str]] = []
+        self._held: dict[int, set[TopicPartition]] = defaultdict(set)
         self.members: list[muster.Member] = []
 
     async def add(self, **settings: Any) -> muster.Member:
@@ -57,32 +59,35 @@ class World:
             self.connection,
             group_id="crawlers",
             topics="sites",
-            on_partitions_assigned=lambda _: self.told.append((number, "assigned")),
-            on_partitions_revoked=lambda _: self.told.append((number, "revoked")),
-            on_partitions_lost=lambda _: self.told.append((number, "lost")),
+            on_partitions_assigned=lambda given: self._tell(number, "assigned", given),
+            on_partitions_revoked=lambda taken: self._tell(number, "revoked", taken),
+            on_partitions_lost=lambda taken: self._tell(number, "lost", taken),
             **{**SETTINGS, "session": self.session, "protocol": self.protocol, **settings},
         )
         self.members.append(member)
         await member.start()
         return member
 
+    def _tell(self, number: int, what: str, partitions: Iterable[TopicPartition]) -> None:
+        self.told.append((number, what))
+        held = self._held[number]
+        held.update(partitions) if what == "assigned" else held.difference_update(partitions)
+
     def shared(self, *members: muster.Member) -> Callable[[], bool]:
-        """Whether these members own everything, each once; classic ones in one generation, and told so.
+        """Whether these members own everything, each once, and were told so; classic ones in one generation.
 
         An incremental member may hear its new epoch a moment after the others have what it gave back.
         """
 
         def check() -> bool:
-            last = dict(self.told)
             owned = [p for member in members for p in member.partitions]
             if len(owned) != len(set(owned)) or set(owned) != ALL:
                 return False
             if not all(member.partitions and member.state is MemberState.STABLE for member in members):
                 return False
-            return self.protocol == "incremental" or (
-                len({member.generation for member in members}) == 1
-                and all(last.get(self.members.index(member)) == "assigned" for member in members)
-            )
+            if any(self._held[self.members.index(member)] != set(member.partitions) for member in members):
+                return False
+            return self.protocol == "incremental" or len({member.generation for member in members}) == 1
 
         return check
 
