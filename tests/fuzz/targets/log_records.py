@@ -17,6 +17,7 @@ from muster_core.log.application import UnknownCriticalRecord
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.log.record_run import RecordRun
 from muster_core.log.replay import LogDamaged
+from muster_core.log.snapshot import SnapshotUnusable
 from muster_core.position import GENESIS, Position
 from muster_core.shard import Shard
 from muster_core.state.group_state import IllegalTransition
@@ -121,7 +122,12 @@ def _load(datas: list[bytes]) -> None:
         raise Broken("a log cannot be loaded at once whose records can be replayed")
     if pictures(image.core) != pictures(shard):
         raise Broken("many records at once make another state than each alone")
-    again = through_snapshot(shard, GENESIS.after(len(datas) - 1), CONFIG)
+    try:
+        again = through_snapshot(shard, GENESIS.after(len(datas) - 1), CONFIG)
+    except SnapshotUnusable:
+        if not _contradictions(datas):
+            raise
+        return
     if pictures(again) != pictures(shard) and not _contradictions(datas):
         raise Broken("a snapshot makes another state")
 
