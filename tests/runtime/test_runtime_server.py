@@ -16,8 +16,9 @@ from muster_protos.muster.internal.v1 import (
     process_pb2_grpc,
 )
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.rpc.large import LARGE_BYTES
 from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted, Unimplemented, Violation
-from muster_runtime.rpc.server import ALIVE, ListenError, RpcServer, ServerSettings
+from muster_runtime.rpc.server import ALIVE, REFLECTION_MAX_BYTES, ListenError, RpcServer, ServerSettings
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
@@ -274,6 +275,19 @@ async def test_reflection_lists_the_services(running: Running) -> None:
     assert "muster.v1.CoordinatorDiscoveryService" in names
     assert "grpc.health.v1.Health" in names
     await call.done_writing()
+
+
+async def test_a_large_request_for_reflection_is_refused_with_its_limit() -> None:
+    """Large messages of a stream are decoded by who reads them, and the library's servicer would not."""
+    instance = await start(ServerSettings())
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(instance.channel)
+    call = stub.ServerReflectionInfo(timeout=60)
+    await call.write(reflection_pb2.ServerReflectionRequest(file_by_filename="x" * (LARGE_BYTES + 1)))
+    with pytest.raises(grpc.aio.AioRpcError, match=f"larger than {REFLECTION_MAX_BYTES} bytes") as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await instance.channel.close()
+    await instance.server.stop(0)
 
 
 async def test_stop_ends_open_streams() -> None:

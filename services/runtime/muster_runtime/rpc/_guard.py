@@ -310,7 +310,8 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
     """A decoder that refuses instead of failing, and leaves large messages of clients as they came.
 
     A unary request is decoded before any code of ours runs, so the refusal is returned in place of the
-    message; in a stream it is raised out of the servicer's own read.
+    message; in a stream it is raised out of the servicer's own read. Who reads a stream of clients that may
+    bring large ones does so with `read_message`.
     """
     kind = getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)
 

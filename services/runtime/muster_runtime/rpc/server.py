@@ -40,6 +40,9 @@ MIB = 1 << 20
 ALIVE = "alive"
 """A service by this name is always healthy: the event loop answers, so a process that hangs does not."""
 
+REFLECTION_MAX_BYTES = 1_024
+"""What a request for reflection may hold: the name of a service, a file or a symbol."""
+
 _OVERDUE_S = 5.0
 """How long the end of the server may take beyond the time that open calls have."""
 
@@ -362,7 +365,7 @@ class RpcServer:
         self._register(
             reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
             reflection.aio.ReflectionServicer(services),
-            {},
+            {"ServerReflectionInfo": REFLECTION_MAX_BYTES},
             self._tracker,
         )
         await self.set_serving(False)
