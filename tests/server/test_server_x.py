@@ -18,34 +18,55 @@ READ = (
     "clients/python/pyproject.toml",
     "services/pyproject.toml",
     "services/audit/pyproject.toml",
+    "requirements-audit.lock",
 )
 PYTHON = """#!/bin/sh
 [ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv"
+[ "$2" = pytest ] && echo "tests ran"
+case " $* " in *" --require-hashes -r $UNAVAILABLE "*) exit 2 ;; esac
 exit 0
 """
 
 
-def setup(folder: Path, python: Path) -> str:
-    """Runs `./x setup`; gives what it told."""
-    done = subprocess.run(
-        [str(folder / "x"), "setup"],
-        env={**os.environ, "MUSTER_PYTHON": str(python)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return done.stderr
-
-
-def test_the_environment_is_made_again_where_its_folder_was_moved(tmp_path: Path) -> None:
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with what `./x` reads, and a Python beside it whose tools do nothing."""
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
-    first, second = tmp_path / "first", tmp_path / "second"
+    clone = tmp_path / "clone"
     for name in READ:
-        (first / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, first / name)
-    assert "making the environment" in setup(first, python)
-    assert setup(first, python) == ""
-    first.rename(second)
-    assert "making the environment" in setup(second, python)
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    return clone
+
+
+def x(clone: Path, *arguments: str, unavailable: str = "nothing") -> subprocess.CompletedProcess[str]:
+    """Runs `./x` where the packages of the file `unavailable` cannot be installed."""
+    return subprocess.run(
+        [str(clone / "x"), *arguments],
+        env={**os.environ, "MUSTER_PYTHON": str(clone.parent / "python"), "UNAVAILABLE": unavailable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_environment_is_made_again_where_its_folder_was_moved(clone: Path) -> None:
+    assert "making the environment" in x(clone, "setup").stderr
+    assert x(clone, "setup").stderr == ""
+    moved = clone.rename(clone.with_name("moved"))
+    assert "making the environment" in x(moved, "setup").stderr
+
+
+@pytest.mark.parametrize("unavailable", ["requirements.lock", "requirements-audit.lock"])
+def test_nothing_runs_in_an_environment_that_could_not_be_made_whole(clone: Path, unavailable: str) -> None:
+    for _ in range(2):
+        failed = x(clone, "test", "tests/audit", unavailable=unavailable)
+        assert failed.returncode == 1
+        assert "not everything could be installed" in failed.stderr
+        assert failed.stdout == ""
+    mended = x(clone, "test", "tests/audit")
+    assert mended.returncode == 0
+    assert mended.stdout == "tests ran\n"
 
 
 @pytest.mark.cluster
