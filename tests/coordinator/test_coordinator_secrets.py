@@ -1,5 +1,6 @@
 """Secrets of members at the edge of a coordinator: their bounds, and who tries to do without."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -45,18 +46,19 @@ def test_a_secret_has_16_to_64_bytes(kind: str) -> None:
 
 
 def test_who_tries_ids_is_counted_and_does_not_fill_the_log() -> None:
-    now_ms, counts = [50_000], [0]
+    now_ms, counts, told = [50_000], [0], Counter[tuple[str, ...]]()
 
     def count() -> None:
         counts[0] += 1
 
-    strangers = Strangers(lambda: now_ms[0], count)
+    strangers = Strangers(lambda: now_ms[0], count, lambda *who: told.update([who]))
     with capture_logs() as lines:
         for _ in range(1_000):
-            strangers.spoke("g", "m", "10.0.0.9")
+            strangers.spoke("g", "m", "ann", "10.0.0.9")
         now_ms[0] += round(SELDOM_S * 1_000)
-        strangers.spoke("h", "n", "")
+        strangers.spoke("h", "n", "", "")
     assert counts == [1_001]
+    assert told == {("g", "m", "ann", "10.0.0.9"): 1_000, ("h", "n", "", ""): 1}
     assert [(line["event"], line["group_id"], line["host"], line["calls"]) for line in lines] == [
         ("member_secret_wrong", "g", "10.0.0.9", 1),
         ("member_secret_wrong", "h", "", 1_000),
@@ -97,4 +99,8 @@ async def test_calls_without_the_secret_are_counted_logged_and_refused(cluster: 
             assert (await one.read()).value("muster_member_secrets_wrong_total") == 2
     (line,) = [line for line in lines if line["event"] == "member_secret_wrong"]
     assert (line["group_id"], line["member_id"], line["host"]) == (group_id, joined.member_id, "127.0.0.1")
+    events = [line for line in lines if line["event"] == "audit"]
+    assert [(line["what"], line["where"], line["outcome"]) for line in events] == [
+        ([f"member:{group_id}/{joined.member_id}"], "127.0.0.1", "refused")
+    ] * 2
     assert SECRET.decode() not in str(lines)

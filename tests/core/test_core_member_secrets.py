@@ -326,7 +326,7 @@ def test_nothing_that_is_shown_of_a_group_has_the_secret_or_its_hash() -> None:
 def test_calls_without_the_secret_are_counted_with_where_they_came_from() -> None:
     cluster = VirtualShard()
     member = member_with(cluster)
-    heard: list[tuple[str, str, str]] = []
+    heard: list[tuple[str, str, str, str]] = []
     cluster.shard.live_in(Room(unproven=lambda *who: heard.append(who)))
     stranger = stranger_to(member)
     stranger.heartbeat()
@@ -334,7 +334,17 @@ def test_calls_without_the_secret_are_counted_with_where_they_came_from() -> Non
     stranger.member_id = "nobody"
     stranger.heartbeat()
     member.heartbeat()
-    assert heard == [("g", member.member_id, "10.0.0.1"), ("g", member.member_id, "")]
+    assert heard == [("g", member.member_id, "", "10.0.0.1"), ("g", member.member_id, "", "")]
+
+
+def test_a_call_without_the_secret_is_told_with_who_made_it() -> None:
+    cluster = VirtualShard()
+    cluster.identity = "ann"
+    member = member_with(cluster)
+    heard: list[tuple[str, str, str, str]] = []
+    cluster.shard.live_in(Room(unproven=lambda *who: heard.append(who)))
+    stranger_to(member).heartbeat()
+    assert heard == [("g", member.member_id, "ann", "10.0.0.1")]
 
 
 def test_members_of_one_group_have_secrets_of_their_own() -> None:

@@ -72,8 +72,9 @@ async def test_an_event_says_who_did_what_from_where_and_by_which_server(trail: 
     trail.refused("join", "group:g", "10.0.0.9", lambda: "no rule is for them")
     trail.done("DeleteTopic", ["topic:t"], "10.0.0.9", {"topic:t": "UNKNOWN_TOPIC_OR_PARTITION"})
     trail.foreign("g", "m", "bob", "10.0.0.8")
-    await until(lambda: len(stored.kept) == 5, "all are kept")
-    done, rules, refused, failed, foreign = stored.kept.values()
+    trail.unproven("g", "n", "", "10.0.0.7")
+    await until(lambda: len(stored.kept) == 6, "all are kept")
+    done, rules, refused, failed, foreign, unproven = stored.kept.values()
     for event in stored.kept.values():
         assert (event.server, event.count, event.left_out) == ("coordinator c-1", 1, 0)
         assert event.at_ms > 1_700_000_000_000
@@ -84,6 +85,8 @@ async def test_an_event_says_who_did_what_from_where_and_by_which_server(trail: 
     assert (refused.outcome, refused.reason) == ("refused", "no rule is for them")
     assert (failed.outcome, failed.reason) == ("failed", "UNKNOWN_TOPIC_OR_PARTITION")
     assert (foreign.who, list(foreign.what), foreign.outcome) == ("bob", ["member:g/m"], "refused")
+    assert (unproven.who, list(unproven.what), unproven.outcome) == ("", ["member:g/n"], "refused")
+    assert "secret" in unproven.reason
 
 
 async def test_a_call_that_may_still_be_done_is_kept_with_what_was_done(trail: Trail, stored: Log) -> None:

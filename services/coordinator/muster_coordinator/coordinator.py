@@ -195,6 +195,7 @@ class Coordinator:
         )
         follower = ClusterFollower(view, lease, loader)
         rights = Rights(self._ports.public.access)
+        trail = self._ports.public.access.trail
         aside = Aside()
         ownership = Ownership(
             common_pb2.Coordinator(node_id=settings.node_id, host=address.host, port=address.port),
@@ -215,8 +216,8 @@ class Coordinator:
                     lambda: ownership.cores,
                     clock.boot_ms,
                     lambda limit: measures.refused(limit.value),
-                    Strangers(clock.boot_ms, measures.unproven).spoke,
-                    foreign=self._ports.public.access.trail.foreign,
+                    Strangers(clock.boot_ms, measures.unproven, trail.unproven).spoke,
+                    foreign=trail.foreign,
                     assignors=SERVER_ASSIGNORS,
                     log_trouble=lambda: log_client.trouble,
                     expressions=Re2Expressions(),

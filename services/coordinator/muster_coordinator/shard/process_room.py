@@ -50,7 +50,7 @@ class ProcessRoom:
         cores: Callable[[], Collection[Shard]],
         boot_ms: Callable[[], int],
         refused: Callable[[Limit], None],
-        unproven: Callable[[str, str, str], None] = lambda _, __, ___: None,
+        unproven: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None,
         foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None,
         assignors: Mapping[str, ServerAssignor] = MappingProxyType({}),
         log_trouble: Callable[[], str] = str,

@@ -1,4 +1,4 @@
-"""Calls in the name of a member without its secret: counted, and logged for the operator."""
+"""Calls in the name of a member without its secret: counted, logged, and told in the trail."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,22 @@ class Strangers:
     Args:
         boot_ms: the boot clock.
         counted: called for each.
+        told: called for each, with what `spoke` is.
     """
 
-    def __init__(self, boot_ms: Callable[[], int], counted: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        boot_ms: Callable[[], int],
+        counted: Callable[[], None],
+        told: Callable[[str, str, str, str], None],
+    ) -> None:
         self._counted = counted
+        self._told = told
         self._lines = Seldom(lambda: boot_ms() / 1_000)
 
-    def spoke(self, group_id: str, member_id: str, host: str) -> None:
-        """Counts one call. `host`: its address; empty: not known, since the call came on a stream."""
+    def spoke(self, group_id: str, member_id: str, identity: str, host: str) -> None:
+        """Counts one call; of whom, empty: it proved no identity; from which address, empty: not known."""
         self._counted()
+        self._told(group_id, member_id, identity, host)
         if calls := self._lines.count():
             log.warning("member_secret_wrong", group_id=group_id, member_id=member_id, host=host, calls=calls)

@@ -13,7 +13,7 @@ from muster_core.catalog import NOTHING_KNOWN
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
-from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
+from muster_core.events import Append, Attach, Effects, GroupResponse, Push, Reply, Request
 from muster_core.features import NO_FEATURES, Feature
 from muster_core.log.application import Application
 from muster_core.position import Position
@@ -425,15 +425,15 @@ class ShardContext:
 
     # --- members
 
-    def proven_id(self, group: Group, call: OfAMember, host: str = "") -> str:
-        """The member id of a call, or `NO_MEMBER` where the caller does not know that member's secret.
+    def proven_id(self, group: Group, named: OfAMember, call: Request | Attach) -> str:
+        """The member id that a call names, or `NO_MEMBER` where it does not bring that member's secret.
 
         So such a call is answered as one with an id that nobody has, and the member is not touched (SES-39).
         """
-        member_id = call.member_id
-        if group.lock_of(member_id).is_opened_by(call.member_secret):
+        member_id = named.member_id
+        if group.lock_of(member_id).is_opened_by(named.member_secret):
             return member_id
-        self.room.unproven(group.group_id, member_id, host)
+        self.room.unproven(group.group_id, member_id, call.identity, call.host)
         return NO_MEMBER
 
     @property

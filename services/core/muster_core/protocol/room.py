@@ -37,10 +37,10 @@ class Room:
         refused: called for each call that is refused because of a limit.
         wait_ms: how long work on so many bytes must wait, because other work of its kind takes the time now;
             where it says 0 the work is begun.
-        unproven: called for each call in the name of a member without its secret, with group, member id and
-            the address of the caller; empty: not known.
+        unproven: called for each call in the name of a member without its secret, with group, member id, the
+            caller's identity (empty: it proved none) and its address (empty: not known).
         foreign: called for each call that is refused because its member belongs to another identity, with
-            group, member or instance id, the caller's identity and its address; empty: not known.
+            group, member or instance id, the caller's identity and its address, as `unproven`.
         assignors: what assigns in incremental groups, by name, the default first.
         log_trouble: why the log takes no records now, for people; empty: it does, or nobody knows.
         at_once_max: members and partitions up to which they are asked in a turn of the shard; what is larger
@@ -59,7 +59,7 @@ class Room:
     held_bytes: Callable[[], int] = lambda: 0
     refused: Callable[[Limit], None] = lambda _: None
     wait_ms: Callable[[int], int] = lambda _: 0
-    unproven: Callable[[str, str, str], None] = lambda _, __, ___: None
+    unproven: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None
     foreign: Callable[[str, str, str, str], None] = lambda _, __, ___, ____: None
     assignors: Mapping[str, ServerAssignor] = field(default_factory=dict)
     log_trouble: Callable[[], str] = str

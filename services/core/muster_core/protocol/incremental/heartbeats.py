@@ -317,7 +317,7 @@ class IncrementalHeartbeats:
             Refused: the secret is another one, or needed and missing.
         """
         context = self._context
-        if context.proven_id(group, request, call.host) != request.member_id:
+        if context.proven_id(group, request, call) != request.member_id:
             raise Refused(error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join it")
         is_needed = context.config.require_member_secrets and context.keeps_secrets
         if is_needed and request.member_epoch == JOIN and not request.member_secret:

@@ -85,7 +85,7 @@ class Removals:
             return None, error_code.UNKNOWN_MEMBER_ID
         if leaver.member_id and not call.is_operator:
             # only until it is heard of as an incremental member, which leaves by a heartbeat (INC-76)
-            is_proven = self._context.proven_id(group, leaver, call.host) == member_id
+            is_proven = self._context.proven_id(group, leaver, call) == member_id
             if not is_proven or not member.told.classic_session_ms:
                 return None, error_code.UNKNOWN_MEMBER_ID
         if not may_leave(group, member_id, leaver, call):

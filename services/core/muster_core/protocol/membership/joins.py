@@ -107,7 +107,7 @@ class Joins:
             self._join(group, join)
 
     def _join(self, group: Group, join: JoinCall) -> None:
-        join.member_id = self._context.proven_id(group, join.request, join.call.host)
+        join.member_id = self._context.proven_id(group, join.request, join.call)
         call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
         if Feature.INCREMENTAL_GROUPS not in self._context.features:
             join.process_id = b""

@@ -59,7 +59,7 @@ class Leaves:
                     leaver.group_instance_id, ""
                 )  # removal by instance (LG-09)
             elif member_id and not call.is_operator:
-                member_id = self._context.proven_id(group, leaver, call.host)
+                member_id = self._context.proven_id(group, leaver, call)
             if not may_leave(group, member_id, leaver, call):
                 self._context.room.foreign(group.group_id, member_id, call.identity, call.host)
                 _note(response, leaver, error_code.UNKNOWN_MEMBER_ID)

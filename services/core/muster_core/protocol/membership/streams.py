@@ -45,7 +45,7 @@ class Streams:
         if not belongs_to(group, request.member_id, event.identity):
             self._context.room.foreign(request.group_id, request.member_id, event.identity, event.host)
             return error_code.UNKNOWN_MEMBER_ID
-        member_id = self._context.proven_id(group, request, event.host)
+        member_id = self._context.proven_id(group, request, event)
         fault = self._rebalancer.beat_fault(group, member_id, request.group_instance_id, request.generation)
         if fault is not None:
             return fault

@@ -70,7 +70,7 @@ class Syncs:
             return
         if context.call_in_line(group, call):
             return
-        member_id = context.proven_id(group, request, call.host)
+        member_id = context.proven_id(group, request, call)
         fault = group.fault_of(member_id, request.group_instance_id, request.generation)
         if fault is not None:
             context.refuse(call.call_id, fault)
@@ -217,7 +217,7 @@ class Syncs:
             code = error_code.UNKNOWN_MEMBER_ID if request.group_id else error_code.INVALID_GROUP_ID
             self._context.refuse(call.call_id, code, "there is no such group")
             return
-        member_id = self._context.proven_id(group, request, call.host)
+        member_id = self._context.proven_id(group, request, call)
         fault = self._rebalancer.beat_fault(group, member_id, request.group_instance_id, request.generation)
         if fault is not None:
             self._context.refuse(call.call_id, fault)

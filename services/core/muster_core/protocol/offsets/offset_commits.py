@@ -91,7 +91,7 @@ class OffsetCommits:
         if group.incremental is not None or request.HasField("member_epoch"):
             self._commit_incremental(call, request, group)
             return
-        member_id = self._context.proven_id(group, request, call.host)
+        member_id = self._context.proven_id(group, request, call)
         fault = self._fault(group, request, member_id)
         if fault is not None:
             self._context.refuse(call.call_id, fault)
@@ -111,7 +111,7 @@ class OffsetCommits:
     def _commit_incremental(self, call: Request, request: OffsetCommitRequest, group: Group) -> None:
         """A commit in an incremental group; it prolongs no session there (conformance TM-03)."""
         epoch = request.member_epoch if request.HasField("member_epoch") else request.generation
-        member_id = self._context.proven_id(group, request, call.host)
+        member_id = self._context.proven_id(group, request, call)
         classic = is_classic(group.incremental, request)
         fault = fault_of_commit(group, member_id, epoch, by_token=names_tokens(request), classic=classic)
         if fault is not None:

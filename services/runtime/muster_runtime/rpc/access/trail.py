@@ -129,7 +129,14 @@ class Trail:
             who: name of the caller's identity; the call may be played in the task of another one.
             where: the address that it came from; empty: not known.
         """
-        reason, what = "the member belongs to another identity", f"member:{group_id}/{member}"
+        self._spoke_for(group_id, member, who, where, "the member belongs to another identity")
+
+    def unproven(self, group_id: str, member: str, who: str, where: str) -> None:
+        """Records that a call did not bring the secret of its member; see `foreign`."""
+        self._spoke_for(group_id, member, who, where, "the call does not bring the secret of the member")
+
+    def _spoke_for(self, group_id: str, member: str, who: str, where: str, reason: str) -> None:
+        what = f"member:{group_id}/{member}"
         if self.keeper is not None:
             self.keeper.gather("refused", "act", who, "", what, where, lambda: reason)
         if (untold := self._told_before(who)) is not None:

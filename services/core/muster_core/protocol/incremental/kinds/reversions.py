@@ -160,7 +160,7 @@ class Reversions:
         if request.member_epoch not in (LEAVE, AWAY) or member is None or not member.is_unheard:
             return False
         context = self._context
-        if context.proven_id(group, request, call.host) != request.member_id:
+        if context.proven_id(group, request, call) != request.member_id:
             context.refuse(call.call_id, error_code.UNKNOWN_MEMBER_ID)
         elif request.process_id != member.process_id or request.member_seq < member.join_seq:
             context.refuse(call.call_id, error_code.FENCED_MEMBER_EPOCH, _OTHER_JOIN)
