@@ -1,10 +1,13 @@
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+from abuse.http2 import Connection
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.metadata.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
@@ -18,6 +21,8 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grp
 from muster_runtime.addresses import Address
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S
+from muster_runtime.rpc.server import ServerSettings
+from muster_runtime.rpc.unread import TimedWrites
 
 pytestmark = pytest.mark.cluster
 
@@ -84,16 +89,17 @@ class Setup:
         return response
 
 
-@pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
+@asynccontextmanager
+async def started(max_watchers: int, server: ServerSettings | None = None) -> AsyncIterator[Setup]:
     first, second = await MetadataStandIn().start(), await MetadataStandIn().start()
     discovery = Discovery(
         DiscoverySettings(
             listen=Address("127.0.0.1", 0),
             metadata=(Address("127.0.0.1", first.port), Address("127.0.0.1", second.port)),
-            max_watchers=2,
+            max_watchers=max_watchers,
             stop_grace_ms=60_000,
-        )
+        ),
+        server=server,
     )
     await discovery.start()
     parts = Setup(first, second, discovery)
@@ -103,6 +109,12 @@ async def setup() -> AsyncIterator[Setup]:
     await parts.channel.close()
     await first.stop()
     await second.stop()
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    async with started(max_watchers=2) as parts:
+        yield parts
 
 
 async def ready(parts: Setup) -> None:
@@ -257,6 +269,66 @@ async def test_watchers_are_told_of_changes_and_bounded(setup: Setup) -> None:
                 break
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_change_is_encoded_once_and_watchers_are_told_of_it_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand watchers of a cluster of 4,096 shards held all others for a second."""
+    watchers, ticks = 20, 0
+    told: list[tuple[int, bytes]] = []
+    real = TimedWrites.write
+
+    async def write(writes: TimedWrites, message: bytes, context: Any) -> None:
+        told.append((ticks, message))
+        time.sleep(0.003)  # noqa: ASYNC251  # each write takes the loop
+        await real(writes, message, context)
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    async with started(max_watchers=watchers) as parts:
+        parts.push(cluster({0: (1, "a")}))
+        watches = [
+            parts.stub.WatchCluster(discovery_pb2.WatchClusterRequest(), timeout=60) for _ in range(watchers)
+        ]
+        assert {(await watch.read()).cluster.version for watch in watches} == {1}
+        monkeypatch.setattr(TimedWrites, "write", write)
+        ticking = asyncio.create_task(tick())
+        parts.push(cluster({0: (2, "b")}))
+        assert {(await watch.read()).cluster.shards[0].node_id for watch in watches} == {"b"}
+        ticking.cancel()
+    assert len(told) == watchers
+    assert len({id(message) for _, message in told}) == 1
+    assert max(Counter(at for at, _ in told).values()) <= 2
+
+
+async def test_a_watcher_that_does_not_read_loses_its_connection() -> None:
+    async with started(max_watchers=1, server=ServerSettings(read_timeout_ms=300)) as parts:
+        parts.push(cluster({0: (1, "a")}))
+        await ready(parts)
+        deaf = await asyncio.to_thread(Connection, f"127.0.0.1:{parts.discovery.port}", 0)
+
+        def ended() -> bool:
+            deaf.poll(0.05)
+            return deaf.dead
+
+        deaf.poll(1)  # the server takes the window in with its settings
+        deaf.open("/muster.v1.CoordinatorDiscoveryService/WatchCluster", b"")
+        await until(ended, "the connection is cut")
+        deaf.close()
+
+        async def watched() -> bool:
+            watch = parts.stub.WatchCluster(discovery_pb2.WatchClusterRequest(), timeout=60)
+            try:
+                return bool((await watch.read()).cluster.version)
+            except grpc.aio.AioRpcError:
+                return False
+
+        await until(watched, "its place is free")
 
 
 async def test_stop_ends_watchers_before_the_grace_is_over(setup: Setup) -> None:

@@ -129,7 +129,7 @@ async def test_watches_that_nobody_reads_are_bounded_too(
 ) -> None:
     """gRPC would keep what was not taken: they go with their connections."""
     monkeypatch.setattr(health, "MOST_WATCHES", 1)
-    running.server._health._read_timeout_s = 3_600
+    running.server._health._writes._timeout_s = 3_600
     first, _ = await running.deaf(), await running.deaf()
 
     def ended() -> bool:

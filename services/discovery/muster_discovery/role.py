@@ -84,7 +84,11 @@ class Discovery:
         self._view = view = ClusterView(self._channels, self._watcher())
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
         service = DiscoveryService(
-            view, forwarder, max_watchers=self._settings.max_watchers, access=self._server.access
+            view,
+            forwarder,
+            self._server.timed_writes,
+            max_watchers=self._settings.max_watchers,
+            access=self._server.access,
         )
         self._telemetry.add(lambda: ViewSource(view, "discovery"))
         server = self._server

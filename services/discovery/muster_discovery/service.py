@@ -1,17 +1,19 @@
 """The RPCs of discovery."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.cluster.view import ClusterView
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.quotas import Quota, current_connection
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
+from muster_runtime.rpc.unread import TimedWrites
 
 from muster_discovery._checks import check_find, check_names, check_request_id, check_topic, check_topic_name
 from muster_discovery._forward import Forwarder, change_id
@@ -30,6 +32,9 @@ _GROUPS_AT_ONCE = 200
 _NAMES_OF_A_CHANGE = 1_000
 """A change with so many names of partitions takes as long as one more change."""
 
+_TURN_S = 0.002
+"""So long watchers are told of a change at a stretch."""
+
 T = TypeVar("T")
 
 _SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDINATOR_STATE_DRAINING})
@@ -42,21 +47,33 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     Args:
         view: the cluster and the catalog; it never goes back to a lower epoch, so neither do the answers.
         forwarder: carries changes of topics to metadata.
+        writes: tell those who watch the cluster.
         max_watchers: open WatchCluster calls.
         access: what callers may do; everything if absent.
     """
 
     def __init__(
-        self, view: ClusterView, forwarder: Forwarder, *, max_watchers: int, access: Access | None = None
+        self,
+        view: ClusterView,
+        forwarder: Forwarder,
+        writes: TimedWrites,
+        *,
+        max_watchers: int,
+        access: Access | None = None,
     ) -> None:
         self._rights = Rights(Access() if access is None else access)
         self._view = view
         self._forwarder = forwarder
         self._topics = TopicReads(view)
+        self._writes = writes
         self._max_watchers = max_watchers
         self._watchers: set[asyncio.Event] = set()
         self._stopping = False
-        self._unsubscribe = view.subscribe(self._wake)
+        self._told: discovery_pb2.Cluster | None = None
+        self._told_bytes = b""
+        self._changes = 0
+        self._telling: asyncio.Task[None] | None = None
+        self._unsubscribe = view.subscribe(self._changed)
 
     @property
     def watchers(self) -> int:
@@ -67,7 +84,10 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """Ends the open WatchCluster calls with UNAVAILABLE."""
         self._stopping = True
         self._unsubscribe()
-        self._wake()
+        if self._telling is not None:
+            self._telling.cancel()
+        for changed in self._watchers:
+            changed.set()
 
     async def FindCoordinator(
         self, request: discovery_pb2.FindCoordinatorRequest, context: Any
@@ -102,10 +122,10 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             cluster=self._view.cluster, view_age_ms=self._view.age_ms() or 0
         )
 
-    async def WatchCluster(
+    async def WatchCluster(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request: discovery_pb2.WatchClusterRequest, context: Any
-    ) -> AsyncIterator[discovery_pb2.WatchClusterResponse]:
-        """The cluster now and after every change, until the client cancels or this instance stops."""
+    ) -> None:
+        """Tells of the cluster now and after every change, until the client or this instance ends it."""
         self._rights.check_cluster("WatchCluster", context)
         if len(self._watchers) >= self._max_watchers:
             raise ResourceExhausted(
@@ -121,7 +141,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
                 if cluster is not None and cluster.version > sent:
                     sent = cluster.version
                     self._rights.check_cluster("WatchCluster", context)  # the right may be gone (ACC-04)
-                    yield discovery_pb2.WatchClusterResponse(cluster=cluster)
+                    await self._writes.write(self._encoded(cluster), context)
                 else:
                     changed.clear()
                     await changed.wait()
@@ -245,9 +265,32 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         result.coordinator.port = node.port
         result.coordinator.shard_epoch = owner.shard_epoch
 
-    def _wake(self) -> None:
-        for changed in self._watchers:
-            changed.set()
+    def _encoded(self, cluster: discovery_pb2.Cluster) -> bytes:
+        """What watchers are told of the newest cluster: the same bytes, for whoever watches (LIM-65)."""
+        if self._told is not cluster:
+            self._told = cluster
+            self._told_bytes = discovery_pb2.WatchClusterResponse(cluster=cluster).SerializeToString()
+        return self._told_bytes
+
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Wakes the watchers in turns: a thousand hold all others for a tenth of a second."""
+        try:
+            told = 0
+            while told < self._changes:
+                told = self._changes
+                share = LoopShare()
+                for changed in tuple(self._watchers):
+                    changed.set()
+                    await asyncio.sleep(0)  # the watcher has its turn
+                    if share.taken_s > _TURN_S:
+                        await share.rest()
+        finally:
+            self._telling = None
 
 
 def _cost(change: metadata_pb2.ChangeTopicRequest) -> int:

@@ -12,6 +12,7 @@ from muster_core.events import TopicsChanged
 from muster_discovery.service import DiscoveryService
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.rpc.refusals import Refused
+from muster_runtime.rpc.unread import TimedWrites
 
 from muster_testing.directory import Directory, TopicChanges
 from muster_testing.handlers import Handlers
@@ -20,6 +21,7 @@ from muster_testing.node import NUMBER, Node
 
 DISCOVERY = "discovery.muster.test:7400"
 MAX_WATCHERS = 100
+READ_TIMEOUT_MS = 30_000
 
 
 class Servers:
@@ -42,7 +44,10 @@ class Servers:
         self._node: Node | None = None
         self._discovery = Handlers()
         service = DiscoveryService(
-            self._directory, TopicChanges(self._directory, self._notify), max_watchers=MAX_WATCHERS
+            self._directory,
+            TopicChanges(self._directory, self._notify),
+            TimedWrites(READ_TIMEOUT_MS),
+            max_watchers=MAX_WATCHERS,
         )
         self._service = service
         discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server(service, self._discovery)

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from muster_runtime.rpc.quotas.quotas import host_of
 from muster_runtime.rpc.refusals import ResourceExhausted
-from muster_runtime.rpc.unread import Cuts
+from muster_runtime.rpc.unread import TimedWrites
 
 State = health_pb2.HealthCheckResponse
 
@@ -50,16 +50,15 @@ class Health:
     would hold up all others and the process that changes its state; and it has no bound.
 
     Args:
-        read_timeout_ms: time for a watcher to read what it is told before its connection is cut.
+        writes: tell watchers what they watch.
     """
 
-    def __init__(self, read_timeout_ms: int) -> None:
-        self._read_timeout_s = read_timeout_ms / 1_000
+    def __init__(self, writes: TimedWrites) -> None:
         self._states: dict[str, int] = {}
         self._ended = False
         self._watches: dict[str, dict[_Watch, None]] = defaultdict(dict)
         self._number = 0
-        self._cuts = Cuts()
+        self._writes = writes
 
     @property
     def watches(self) -> int:
@@ -107,14 +106,7 @@ class Health:
 
     async def _write(self, watch: _Watch, state: int, context: Any) -> None:
         watch.writes = True
-        try:
-            async with asyncio.timeout(self._read_timeout_s):
-                await context.write(State(status=state))
-        except TimeoutError:
-            self._cuts.soon(watch.peer, unread_watches=1)
-            await asyncio.Event().wait()  # gRPC cancels the call when its connection has ended
-        except grpc.aio.InternalError as error:
-            raise asyncio.CancelledError from error  # the caller left with this unread
+        await self._writes.write(State(status=state), context)
         watch.writes = False
 
     def _enter(self, watch: _Watch) -> _Watch:
@@ -138,7 +130,7 @@ class Health:
         watch = next(iter(most))
         self._leave(watch)
         if watch.writes:
-            self._cuts.soon(watch.peer, unread_watches=1)
+            self._writes.cut_off(watch.peer)
         else:
             watch.displaced = True
             watch.task.cancel()

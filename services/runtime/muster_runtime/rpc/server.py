@@ -26,7 +26,7 @@ from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.quotas.servicer import QuotaServicer
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.trust.trust import Trust
-from muster_runtime.rpc.unread import Unread
+from muster_runtime.rpc.unread import TimedWrites, Unread
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.settings import Settings
 from muster_runtime.telemetry import OFF, Telemetry
@@ -153,7 +153,9 @@ class ServerSettings(Settings):
         default=30_000,
         ge=100,
         le=3_600_000,
-        description="Time for a caller to read a unary answer before its connection is cut.",
+        description=(
+            "Time for a caller to read a unary answer, or what it watches, before its connection is cut."
+        ),
     )
     keepalive_ms: int = Field(
         default=10_000, ge=100, le=3_600_000, description="Time after which a silent client is pinged."
@@ -222,6 +224,7 @@ class RpcServer:
     Attributes:
         access: what callers may do; servicers ask it.
         quotas: who asks for what.
+        timed_writes: with these servicers tell those who watch something.
     """
 
     def __init__(
@@ -243,7 +246,8 @@ class RpcServer:
         self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-        self._health = Health(self._settings.read_timeout_ms)
+        self.timed_writes = TimedWrites(self._settings.read_timeout_ms)
+        self._health = Health(self.timed_writes)
         self.quotas = Quotas(quotas)
         self._tracker = CallTracker()
         self._unread = Unread(self._settings.max_unread_bytes, self._settings.read_timeout_ms)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
+import grpc
 import structlog
 
 from muster_runtime.clock import boot_ms
@@ -127,6 +128,41 @@ class Cuts:
             log.warning("callers_not_cut_off", problem=str(error))
         finally:
             self._looking = None
+
+
+class TimedWrites:
+    """Writes to streams whose readers lose their connection where they do not read in time.
+
+    Args:
+        timeout_ms: how long a reader may take for one message.
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_s = timeout_ms / 1_000
+        self._cuts = Cuts()
+
+    async def write(self, message: Any, context: Any) -> None:
+        """Writes a message; returns when its reader has taken it, or gRPC keeps it.
+
+        Raises:
+            CancelledError: the reader left, or has lost its connection.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await context.write(message)
+        except TimeoutError:
+            self.cut_off(context.peer())
+            await asyncio.Event().wait()  # gRPC cancels the call when its connection has ended
+        except grpc.aio.InternalError as error:
+            raise asyncio.CancelledError from error  # the reader left with this unread
+
+    def cut_off(self, peer: str) -> None:
+        """Ends the connection of a reader soon.
+
+        Args:
+            peer: as grpc names it.
+        """
+        self._cuts.soon(peer, unread_watches=1)
 
 
 def _connection(number: int) -> socket.socket | None:
