@@ -1,6 +1,7 @@
 """Large messages of clients: their parts are counted before they are decoded."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, VERY_LARGE_BYTES, U
 from muster_runtime.rpc.quotas.party import Connection
 from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted
 from muster_runtime.rpc.sizes import size_of
+from muster_runtime.turns import Turns
 
 FETCH = coordinator_pb2.OffsetFetchRequest
 Group = FETCH.Group
@@ -17,9 +19,14 @@ Group = FETCH.Group
 class Debts:
     """What a connection owes."""
 
-    def __init__(self, *, spent: bool = False) -> None:
+    def __init__(self, *, spent: bool = False, who: str = "", decoding: Turns | None = None) -> None:
         self.owed = 0
         self._spent = spent
+        self._who = who
+        self._decoding = decoding or Turns()
+
+    def turn_to_decode(self) -> AbstractAsyncContextManager[None]:
+        return self._decoding.turn(self._who)
 
     def check_decoding(self) -> None:
         if self._spent:
@@ -37,8 +44,8 @@ class Came:
         decodings: how often it was decoded.
     """
 
-    def __init__(self, message_type: Any, body: bytes, *, spent: bool = False) -> None:
-        self.debts = Debts(spent=spent)
+    def __init__(self, message_type: Any, body: bytes, debts: Debts | None = None) -> None:
+        self.debts = debts or Debts()
         self.decodings = 0
         self._message_type = message_type
         connection = cast("Connection", self.debts)
@@ -66,6 +73,12 @@ def within(field: int, body: bytes) -> bytes:
     return bytes([field << 3 | 2, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + body
 
 
+def part(field: int, body: bytes) -> bytes:
+    """A field with less than 128 bytes."""
+    return bytes([field << 3 | 2, len(body)]) + body
+
+
+OLD_FORM = b"\xfb\xff\xff\xff\x0f" + part(1, b"\x7a") + b"\xfc\xff\xff\xff\x0f"
 NUMBERS = b"\x10\x01" * (PARTS_MAX + 1)
 TOO_MANY = {
     "groups": (FETCH, fetch(*[Group()] * (PARTS_MAX + 1))),
@@ -84,6 +97,20 @@ TOO_MANY = {
         session_pb2.SessionRequest(frames=[session_pb2.ClientFrame()] * (PARTS_MAX + 1)).SerializeToString(),
     ),
     "unknown fields": (FETCH, b"\xa0\x06\x01" * (PARTS_MAX + 1)),
+    "groups of the old form": (FETCH, b"\xa3\x06\xa4\x06" * (PARTS_MAX // 2 + 1)),
+    "one text again and again": (
+        coordinator_pb2.SyncGroupRequest,
+        within(coordinator_pb2.SyncGroupRequest.ASSIGNMENTS_FIELD_NUMBER, b"\x0a\x01m" * (PARTS_MAX + 1)),
+    ),
+    # In an unknown field of the old form, what looks like a group of the request is none: read as one, its
+    # only byte begins a field that would end far behind the message.
+    "what a counter would jump over": (
+        FETCH,
+        b"\xfb\xff\xff\xff\x0f"
+        + part(1, b"\x7a")
+        + b"\xfc\xff\xff\xff\x0f"
+        + fetch(*[Group()] * (PARTS_MAX + 1)),
+    ),
 }
 
 
@@ -116,17 +143,31 @@ async def test_a_list_of_numbers_in_one_field_and_a_long_text_are_one_part_each(
 
 async def test_others_have_their_turn_while_parts_are_counted() -> None:
     turns = 0
+    came = Came(FETCH, fetch(*[Group()] * (PARTS_MAX - 1)))
 
     async def others() -> None:
         nonlocal turns
-        while True:
+        while not came.decodings:
             await asyncio.sleep(0)
             turns += 1
 
-    task = asyncio.create_task(others())
-    await Came(FETCH, fetch(*[Group()] * (PARTS_MAX - 1))).decoded()
-    task.cancel()
-    assert turns > 50
+    await asyncio.gather(came.decoded(), others())
+    assert turns > 100
+
+
+async def test_large_messages_are_decoded_one_at_a_time_and_callers_take_turns() -> None:
+    """Each leaves half of the loop to others: of a hundred at once that would be a hundredth."""
+    decoding, order = Turns(), list[str]()
+
+    async def decoded(who: str, came: Came) -> None:
+        await came.decoded()
+        order.append(who)
+
+    noise = b"\xa0\x06\x01" * 100_000
+    senders = [decoded("many", Came(FETCH, noise, Debts(who="many", decoding=decoding))) for _ in range(4)]
+    small = Came(FETCH, fetch(Group(group_id="g" * LARGE_BYTES)), Debts(who="one", decoding=decoding))
+    await asyncio.gather(*senders, decoded("one", small))
+    assert order == ["many", "many", "one", "many", "many"]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +175,11 @@ async def test_others_have_their_turn_while_parts_are_counted() -> None:
     [
         b"\xff" * (VERY_LARGE_BYTES + 1),
         b"\x0a" + b"\x80" * (2 * VERY_LARGE_BYTES) + b"\x01",
+        b"\x18" + b"\x80" * (2 * VERY_LARGE_BYTES) + b"\x01",
         b"\x0a\xff\xff\xff\x7f" + b"x" * VERY_LARGE_BYTES,
         fetch(*[Group(group_id="g")] * 100_000)[:-1],
     ],
-    ids=["no field", "a length without end", "a length beyond the end", "cut off"],
+    ids=["no field", "a length without end", "a number without end", "a length beyond the end", "cut off"],
 )
 async def test_what_is_no_message_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -147,7 +189,7 @@ async def test_what_is_no_message_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("size_bytes", [LARGE_BYTES + 1, VERY_LARGE_BYTES + 1])
 async def test_nothing_is_decoded_of_who_owes_too_much(size_bytes: int) -> None:
-    came = Came(FETCH, b"\xff" * size_bytes, spent=True)
+    came = Came(FETCH, b"\xff" * size_bytes, Debts(spent=True))
     with pytest.raises(ResourceExhausted):
         await came.decoded()
     assert came.decodings == 0

@@ -27,9 +27,9 @@ from muster_protos.muster.v1.incremental_pb2 import (
 )
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
+from muster_runtime.turns import Turns
 
 from muster_coordinator.api.rights import Rights
-from muster_coordinator.api.turns import Turns
 from muster_coordinator.shard.owned_shard import OwnedShard
 
 STEP_PARTITIONS = 1_000

@@ -1,4 +1,4 @@
-"""Large messages of clients, which are not decoded at once: two million parts take a sixth of a second."""
+"""Large messages of clients, decoded one at a time: two million parts would take a sixth of a second."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,12 +18,15 @@ PARTS_MAX = 400_000
 """Parts of a message: a call names a hundred thousand things at most, each with a name and a list."""
 _PART_BYTES = 2
 """No part of a message is smaller."""
-_TURN_PARTS = 4_000
+_TURN_PARTS = 2_000
 """So many are counted in a millisecond or two; then others have their turn."""
+_TURN_S = 0.001
+"""Whose message took longer to decode leaves others as much time before the next one is."""
 
-_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_VARINT, _I64, _LEN, _BEGIN, _END, _I32 = range(6)
 _VARINT_BITS = 70
 _FIXED_BYTES = {_I64: 8, _I32: 4}
+_GROUPS = {_BEGIN: 1, _END: -1}
 
 
 class Undecoded:
@@ -64,14 +67,24 @@ class Undecoded:
         Of fields of which one may be set the last one stays, so one of a stream may have taken long to decode
         and look small: what it has lost counts as parts, of which nobody who is in order has any.
 
+        It waits for those of others, and leaves as much time of the loop as it takes.
+
         Raises:
             ResourceExhausted: its sender owes too much for messages before.
             InvalidArgument: it has too many parts, or is none.
         """
-        self._connection.check_decoding()
+        async with self._connection.turn_to_decode():
+            self._connection.check_decoding()
+            share = LoopShare()
+            message = await self._decoded(share)
+            if share.taken_s > _TURN_S:
+                await share.rest()
+        return message
+
+    async def _decoded(self, share: LoopShare) -> Any:
         size_bytes = len(self._body)
         if size_bytes > VERY_LARGE_BYTES and self._kind is not None:
-            await self._count(self._kind)
+            await self._count(self._kind, share)
         try:
             message = self._decode(self._body)
         except MemoryError:
@@ -80,17 +93,18 @@ class Undecoded:
             raise undecodable() from None
         if not self._in_stream:
             note_size(message, size_bytes)
-        elif (lost_bytes := size_bytes - message.ByteSize()) > VERY_LARGE_BYTES:
-            self._connection.owe_partitions(lost_bytes // _PART_BYTES)
+        elif size_bytes > VERY_LARGE_BYTES:
+            await share.rest()
+            if (lost_bytes := size_bytes - message.ByteSize()) > VERY_LARGE_BYTES:
+                self._connection.owe_partitions(lost_bytes // _PART_BYTES)
         return message
 
-    async def _count(self, kind: Descriptor) -> None:
+    async def _count(self, kind: Descriptor, share: LoopShare) -> None:
         """Counts its parts, in turns of the loop.
 
         Raises:
             InvalidArgument: they are too many; they are owed.
         """
-        share = LoopShare()
         for parts in _counts(self._body, kind):
             if parts > PARTS_MAX:
                 self._connection.owe_partitions(parts)
@@ -111,10 +125,10 @@ async def read_message(context: Any) -> Any:
 def _counts(body: bytes, kind: Descriptor) -> Iterator[int]:
     """How many parts an encoded message has, so far and in the end; what is none is left to its decoder.
 
-    Parts are fields, each as often as it is there, also those of the messages in it that hold messages or
-    lists: the others are decoded as fast as bytes.
+    Parts are fields, each as often as it is there, also those of the messages in it. In a group, which no
+    message of ours has, the decoder knows no field, so that nothing in one is taken for a message.
     """
-    parts, turn = 0, _TURN_PARTS
+    parts, turn, groups = 0, _TURN_PARTS, 0
     inner: dict[Descriptor, dict[int, Descriptor]] = {}
     levels: list[tuple[int, Descriptor]] = [(len(body), kind)]
     at = 0
@@ -133,8 +147,8 @@ def _counts(body: bytes, kind: Descriptor) -> Iterator[int]:
                 wire = tag & 7
                 if wire == _LEN:
                     size, at = _varint(body, at)
-                    held = messages.get(tag >> 3)
-                    if held is not None and size:
+                    held = messages.get(tag)
+                    if held is not None and size and not groups:
                         levels.append((at + size, held))
                         break
                     at += size
@@ -142,6 +156,7 @@ def _counts(body: bytes, kind: Descriptor) -> Iterator[int]:
                     _, at = _varint(body, at)
                 else:
                     at += _FIXED_BYTES.get(wire, 0)
+                    groups += _GROUPS.get(wire, 0)
             else:
                 levels.pop()
     except IndexError:
@@ -150,16 +165,12 @@ def _counts(body: bytes, kind: Descriptor) -> Iterator[int]:
 
 
 def _messages_of(kind: Descriptor) -> dict[int, Descriptor]:
-    """The fields of a message whose messages have parts of their own, by number."""
+    """The fields of a message that are messages, by the tag that they are encoded with."""
     return {
-        field.number: field.message_type
+        field.number << 3 | _LEN: field.message_type
         for field in kind.fields
-        if field.message_type is not None and _has_parts(field.message_type)
+        if field.message_type is not None
     }
-
-
-def _has_parts(kind: Descriptor) -> bool:
-    return any(field.message_type is not None or field.is_repeated for field in kind.fields)
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from enum import Enum
 from typing import Final
@@ -408,6 +409,10 @@ class Connection:
         if self._partitions is not None and (wait_s := self._partitions.deep_debt_s(now_s)):
             raise self.party.refusal(Quota.CONNECTION_PARTITIONS, now_s, wait_s)
         self.party.check_debt(Quota.PARTITIONS, now_s)
+
+    def turn_to_decode(self) -> AbstractAsyncContextManager[None]:
+        """Waits until nobody decodes a large message, callers in turn, and holds that for the block."""
+        return self._work.decoding.turn(self.party.name)
 
     def begin_work(self, size_bytes: int) -> int:
         """Counts a request that is worked on from now on; returns the argument for `end_work`.

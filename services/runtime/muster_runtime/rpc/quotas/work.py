@@ -4,6 +4,7 @@ from collections import Counter
 
 from muster_runtime import memory
 from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.turns import Turns
 
 LARGE_BYTES = 64 << 10
 """Smaller requests do not count."""
@@ -23,6 +24,9 @@ class WorkInHand:
 
     Args:
         most_bytes: how many there may be; None: as the memory of the process allows.
+
+    Attributes:
+        decoding: large messages are decoded one at a time, and callers take turns.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:
@@ -32,6 +36,7 @@ class WorkInHand:
         self._most_bytes = most_bytes
         self._of: Counter[str] = Counter()
         self._bytes = 0
+        self.decoding = Turns()
 
     def begin(self, who: str, size_bytes: int) -> int:
         """Counts a request; returns the number of bytes for `end`, which is called once it is answered.
