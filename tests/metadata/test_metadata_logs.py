@@ -24,7 +24,7 @@ from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata import metadata as metadata_module
 from muster_metadata.log import logs as logs_module
-from muster_metadata.log_stream import MAX_OPEN_CALLS
+from muster_metadata.log_stream import MAX_CALLS, MAX_OPEN_CALLS
 from muster_metadata.nodes.entries import chain
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
@@ -275,6 +275,22 @@ async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_en
             await client.stop()
         assert {result.outcome for result in results} == {metadata_pb2.LOG_OUTCOME_OK}
         assert client.repeats > 0
+
+
+async def test_a_message_of_a_log_stream_has_no_more_calls_than_all_shards_can_make(tmp_path: Path) -> None:
+    """Two million that name no step held metadata for longer than all leases, and took gigabytes."""
+    async with metadata_cluster(tmp_path, 1, shards=1) as cluster:
+        stream = cluster[0].stub.Log(timeout=60)
+        await stream.write(metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall()] * MAX_CALLS))
+        answered = 0
+        while answered < MAX_CALLS:
+            results = (await stream.read()).results
+            assert {result.outcome for result in results} == {metadata_pb2.LOG_OUTCOME_INVALID}
+            answered += len(results)
+        await stream.write(metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall()] * (MAX_CALLS + 1)))
+        with pytest.raises(grpc.aio.AioRpcError, match="calls: must be at most 65,536") as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_what_metadata_writes_is_stamped_with_the_time_of_the_log(

@@ -18,6 +18,8 @@ from muster_metadata.off import Measures
 log = structlog.get_logger()
 
 MAX_OPEN_CALLS = 4_096
+MAX_CALLS = 16 * MAX_OPEN_CALLS
+"""Of one message; a coordinator has a few for each shard."""
 _FULL = Verdict(
     metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message=f"a stream has at most {MAX_OPEN_CALLS} open calls; repeat the step unchanged",
@@ -60,8 +62,12 @@ class LogStream:
         self._writing: set[int] = set()
         self._ended = False
 
-    async def serve(self, requests: AsyncIterator[metadata_pb2.LogRequest], stopping: asyncio.Event) -> None:
-        """Runs until the caller ends the stream, or this server stops and the open calls have ended."""
+    async def serve(self, requests: AsyncIterator[metadata_pb2.LogRequest], stopping: asyncio.Event) -> bool:
+        """Runs until the caller ends the stream, or this server stops and the open calls have ended.
+
+        Returns:
+            False: it ended with a message of more than `MAX_CALLS` calls, which is to be refused.
+        """
         reading = asyncio.create_task(self._read(requests), name="log-stream-read")
         halt = asyncio.create_task(stopping.wait(), name="log-stream-halt")
         reading.add_done_callback(lambda _: self._wake.set())
@@ -75,18 +81,23 @@ class LogStream:
                     await self._write(metadata_pb2.LogResponse(results=results))
                 if (reading.done() or halt.done()) and not self._open and not self._results:
                     break
-            if reading.done():
-                reading.result()
+            return not reading.done() or reading.result()
         finally:
             tasks: list[asyncio.Task[Any]] = [reading, halt, *self._open]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, requests: AsyncIterator[metadata_pb2.LogRequest]) -> None:
+    async def _read(self, requests: AsyncIterator[metadata_pb2.LogRequest]) -> bool:
+        """Begins what comes; returns whether that was all, or a message had too many calls."""
         async for request in requests:
-            for call in request.calls:
+            if len(request.calls) > MAX_CALLS:
+                return False
+            for number, call in enumerate(request.calls, 1):
                 self._begin(call)
+                if not number % MAX_OPEN_CALLS:
+                    await asyncio.sleep(0)  # others have their turn
+        return True
 
     def _begin(self, call: metadata_pb2.LogCall) -> None:
         kind = call.WhichOneof("step")

@@ -19,7 +19,7 @@ from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURE
 from muster_metadata.log import verdicts
 from muster_metadata.log.reading import MAX_PAGE, ReadPage, Wanted
 from muster_metadata.log.states import Inspected
-from muster_metadata.log_stream import LogStream
+from muster_metadata.log_stream import MAX_CALLS, LogStream
 from muster_metadata.metadata import Metadata
 from muster_metadata.nodes.entries import NodeEntry
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -57,7 +57,8 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         )
         metadata.measures.log_streams += 1
         try:
-            await stream.serve(request_iterator, metadata.stopping)
+            if not await stream.serve(request_iterator, metadata.stopping):
+                raise InvalidArgument([Violation("calls", f"must be at most {MAX_CALLS:,}")])
         finally:
             metadata.measures.log_streams -= 1
 

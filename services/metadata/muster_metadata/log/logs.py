@@ -72,7 +72,7 @@ class Logs:
         Returns:
             The verdict; with OK also the new end.
         """
-        records = [(new.record, new.nonce) for new in step.records]
+        records = [(new.record, new.nonce) for new in step.records[: APPEND_MAX_RECORDS + 1]]
         problem = _append_problem(step, records)
         if problem:
             return _invalid(problem), None
