@@ -265,6 +265,31 @@ async def test_parts_that_take_long_are_carried_out_in_half_of_the_loops_time(
         assert turns > 5 * parts, "a call of another shard needs several turns, and waits for few parts"
 
 
+@pytest.mark.parametrize("size_bytes", [shard_log._DECISION_BYTES, 1])
+async def test_the_answer_to_a_commit_leaves_before_an_assignment_that_was_stored_with_it_is_carried_out(
+    bench: Bench, size_bytes: int
+) -> None:
+    """LIM-19; small ones are carried out together: each turn of the loop would take longer than they do."""
+    log = await bench.claim(0)
+    loop = asyncio.get_running_loop()
+    happened: list[str] = []
+
+    def done(append_id: int, place: Position) -> None:
+        bench.done.append((append_id, place))
+        happened.append(f"stored {append_id}")
+        loop.call_soon(happened.append, f"answered {append_id}")
+
+    log._on_done = done
+    log.append(0, [b"x"])
+    log.append(1, [bytes(size_bytes)])
+    await until_equal(lambda: len(happened), 4)
+    if size_bytes == 1:
+        assert happened == ["stored 0", "stored 1", "answered 0", "answered 1"]
+    else:
+        assert happened == ["stored 0", "answered 0", "stored 1", "answered 1"]
+    assert bench.done == [(0, Position(1, 3)), (1, Position(1, 4))]
+
+
 @pytest.mark.parametrize(
     "records",
     [

@@ -37,6 +37,10 @@ _LONG_S = 0.000_5
 _LARGE_BYTES = 8 << 10
 """Appends from here on may be such; smaller ones are commits and decisions, whose callers wait."""
 
+_DECISION_BYTES = 2 << 10
+"""Appends from here on may take milliseconds: an assignment of a thousand partitions, and what follows it.
+The answers to what was carried out before leave first."""
+
 
 class TooLarge(ValueError):
     """Records that the log would not take: whoever made them must make less of them."""
@@ -307,7 +311,8 @@ class ShardLog:
 
         A call of another shard needs a dozen turns of the loop: with a part of a large removal in each, it
         would take a dozen parts longer. So half of the time is for others; not where small appends are passed
-        on, as under load, which would wait for nothing but each other.
+        on, as under load, which would wait for nothing but each other. Before one that is not small the loop
+        has a turn: a commit that was stored with an assignment of its group is answered first.
 
         Args:
             place: position of the first record.
@@ -327,7 +332,7 @@ class ShardLog:
             if (took_s := now_s - before_s) > _LONG_S:
                 long_s += took_s
             before_s = now_s
-            if self._sent and now_s > ends_s:
+            if self._sent and (now_s > ends_s or self._sent[0].size_bytes >= _DECISION_BYTES):
                 rest_s = min(long_s, 2 * _TURN_S) if self._sent[0].size_bytes >= _LARGE_BYTES else 0
                 loop.call_later(rest_s, self._guarded, self._carry_out, place)
                 return
