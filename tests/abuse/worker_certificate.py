@@ -6,7 +6,7 @@ coordinator.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_gr
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.ports import LOOPBACK
+
+_OWN_ERROR = "Internal error from Core"
+"""What the caller's gRPC may say instead of the answer where a stream is refused while it writes to it."""
 
 
 async def attack(
@@ -36,20 +39,33 @@ async def attack(
         ):
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(metadata)
             peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(coordinator)
-            tries = {
-                "read the logs": entries_read(stub),
-                "renewed a lease": renewals(stub, name),
-                "asked for what failed": peer.DescribeFaults(peer_pb2.DescribeFaultsRequest(), timeout=20),
+            faults = peer_pb2.DescribeFaultsRequest()
+            tries: dict[str, Callable[[], Awaitable[Any]]] = {
+                "read the logs": lambda: entries_read(stub),
+                "renewed a lease": lambda: renewals(stub, name),
+                "asked for what failed": lambda: peer.DescribeFaults(faults, timeout=20),
             }
             for what, call in tries.items():
-                try:
-                    came_of_it = await call
-                except grpc.aio.AioRpcError as error:
-                    report(f"{what}: {error.code().name}")
-                    if error.code() is not refusal:
-                        raise Broken(f"a worker that {what} was answered {error.code().name}") from None
-                else:
-                    raise Broken(f"a worker {what}: {came_of_it}")
+                error = await refused(what, call)
+                report(f"{what}: {error.code().name}")
+                if error.code() is not refusal:
+                    raise Broken(f"a worker that {what} was answered {error.code().name}: {error.details()}")
+
+
+async def refused(what: str, call: Callable[[], Awaitable[Any]]) -> grpc.aio.AioRpcError:
+    """How a server refuses a call; it is made again where that is not heard.
+
+    Raises:
+        Broken: it is answered.
+    """
+    while True:
+        try:
+            came_of_it = await call()
+        except grpc.aio.AioRpcError as error:
+            if error.details() != _OWN_ERROR:
+                return error
+        else:
+            raise Broken(f"a worker {what}: {came_of_it}")
 
 
 async def main() -> None:
