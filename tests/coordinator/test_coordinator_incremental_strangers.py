@@ -168,6 +168,13 @@ async def test_who_may_not_see_its_topic_any_more_is_no_member(single: RealClust
     neighbour.member_id, neighbour.epoch = by_calls.member_id, by_calls.epoch
     assert (await neighbour.beat()).error_code == UNKNOWN
     assert (await by_calls.beat()).error_code == error_code.TOPIC_AUTHORIZATION_FAILED
+
+    file.write_text(RULES)
+
+    async def well() -> bool:
+        return not (await by_calls.beat()).error_code
+
+    await until(well)
     assert not (await by_calls.leave()).error_code
     await session.close()
 

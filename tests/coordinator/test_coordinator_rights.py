@@ -9,15 +9,18 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, owns
 from coordinator.session_client import Session, call
 from kit.callers_by_header import NamedCallers
 from kit.waiting import until
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.settings import GroupSettings
 from muster_core import error_code
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
 from muster_protos.muster.v1.group_conversion_pb2 import (
     GROUP_KIND_CLASSIC,
     GROUP_KIND_INCREMENTAL,
     ConvertGroupRequest,
 )
+from muster_runtime.rpc.access.access import Access, AccessSettings
 from muster_runtime.rpc.access.trail import LISTED_MAX
+from muster_runtime.rpc.access.verbs import Kind
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 from structlog.testing import capture_logs
@@ -479,3 +482,34 @@ async def test_without_a_file_everybody_may_do_everything(cluster: MemoryCluster
     await owns(coordinator, SHARDS)
     member = await joined(cluster.caller(coordinator), "g")
     assert (await cluster.caller(coordinator, "x").heartbeat("g", member)).error_code == 0
+
+
+async def test_topics_of_a_member_are_looked_at_once_for_each_change_of_the_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats name none, cost nothing, and may come by the thousand."""
+    file = tmp_path / "access.toml"
+    group = '[[rule]]\nwho = ["*"]\nverbs = ["join"]\ngroups = ["g"]\n'
+    file.write_text(group)
+    access = Access(AccessSettings(file=file))
+    rights, looks = Rights(access), list[str]()
+    names, see = frozenset({"t"}), access.sees
+
+    def noted(who: str, kind: Kind, name: str = "") -> bool:
+        looks.append(name)
+        return see(who, kind, name)
+
+    monkeypatch.setattr(access, "sees", noted)
+    rights.subscribed = lambda _, __, ___: names
+    beat = incremental_pb2.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1)
+    assert rights.judge(beat, "h") is None
+    for topics, is_refused in (("u", True), ("t", False), ("x", True)):
+        file.write_text(f'{group}[[rule]]\nwho = ["*"]\nverbs = ["describe"]\ntopics = ["{topics}"]\n')
+        assert await access.renew()
+        for _ in range(3):
+            assert (rights.judge(beat, "h") is not None) == is_refused
+        assert looks == ["t"]
+        looks.clear()
+    names = frozenset({"x"})
+    assert rights.judge(beat, "h") is None
+    assert looks == ["x"]

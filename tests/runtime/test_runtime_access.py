@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
@@ -17,8 +18,9 @@ from muster_protos.muster.v1 import (
 )
 from muster_runtime.rpc._files import MAX_BYTES
 from muster_runtime.rpc.access import access as followed
-from muster_runtime.rpc.access.access import Access, AccessSettings
+from muster_runtime.rpc.access.access import TOLD_MAX, Access, AccessSettings
 from muster_runtime.rpc.access.calls import EACH_FRAME, NEEDS
+from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.access.rules import MAX_ALL_PATTERNS, MAX_PATTERNS, MAX_RULES, AccessError, Rules
 from muster_runtime.rpc.access.verbs import VERBS, Kind, Verb
 from muster_runtime.settings import SettingsError
@@ -234,15 +236,51 @@ async def test_a_changed_file_counts_and_a_broken_one_changes_nothing(tmp_path: 
     assert access.allows("bob", Verb.JOIN, GROUP, "orders")
 
 
+NAMES = ["", "a", "ab", "abc", "abd", "ac", "b", "b*", "ba"]
+PATTERNS = ["a", "ab", "abc", "b", "*", "a*", "ab*", "abc*", "ac*", "b*"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_granted_is_what_the_rules_decide(seed: int) -> None:
+    """Whatever the names and beginnings, also where one begins with another."""
+    chance = Random(seed)
+    lines = []
+    for _ in range(chance.randrange(1, 5)):
+        kind = chance.choice([GROUP, TOPIC, CLUSTER])
+        about = "cluster = true" if kind is CLUSTER else f"{kind}s = {chance.sample(PATTERNS, 3)}"
+        verbs = list(map(str, chance.sample(VERBS[kind], chance.randrange(1, 3))))
+        lines += ["[[rule]]", f"who = {chance.sample(PATTERNS, 2)}", f"verbs = {verbs}", about]
+    rules = Rules.parse("\n".join(lines).encode())
+    for who in NAMES:
+        granted = rules.granted(who)
+        for kind, verbs_of in VERBS.items():
+            for verb in verbs_of:
+                for name in NAMES if kind is not CLUSTER else [""]:
+                    assert ((verb, kind, name) in granted) == rules.decide(who, verb, kind, name).allowed
+
+
+def test_of_many_things_that_a_call_must_not_the_first_are_told_and_all_counted(tmp_path: Path) -> None:
+    access = Access(AccessSettings(file=rules_file(tmp_path)))
+    keeper = access.trail.keeper = Keeper("c")
+    names = [f"orders-{number}" for number in range(5)] + [f"other-{number}" for number in range(10_000)]
+    with capture_logs() as lines:
+        allowed = access.allows_each(WORKER, Verb.JOIN, GROUP, names, "h")
+    assert allowed == [True] * 5 + [False] * 10_000
+    assert access.refused == {Verb.JOIN: 10_000}
+    assert len(lines) <= TOLD_MAX + 1
+    events = list(keeper._kinds[False].events.values())
+    assert [event.what[0] for event in events[:2]] == ["group:other-0", "group:other-1"]
+    assert (len(events), sum(event.count for event in events)) == (TOLD_MAX + 1, 10_000)
+    assert events[-1].reason == "9,980 more that the call names"
+
+
 async def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed, "_KNOWN_MAX", 10)
     monkeypatch.setattr(followed, "_IDENTITIES_MAX", 5)
     access = Access(AccessSettings(file=rules_file(tmp_path)))
     for number in range(100):
         assert not access.allows(f"caller-{number}", Verb.JOIN, GROUP, f"g{number}")
         assert access.allows(WORKER, Verb.JOIN, GROUP, f"orders-{number}")
-        assert len(access._known) <= 10
-        assert len(access._of) <= 5
+        assert len(access._granted) <= 5
 
 
 def test_a_list_that_leaves_something_out_counts_as_no_refusal(tmp_path: Path) -> None:

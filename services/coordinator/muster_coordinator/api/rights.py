@@ -1,8 +1,8 @@
 """Which calls of the group protocol a caller may make, and what of them."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message_factory import GetMessageClass
 from muster_core import error_code
@@ -75,6 +75,20 @@ class Verdict:
     is_told: bool = False
 
 
+class _JudgedMember(NamedTuple):
+    """A member of an incremental group whose topics were looked at.
+
+    Attributes:
+        version: of the rights.
+        names: of its topics, the very object that they were then.
+        hidden: one that its identity must not see; None: it sees all.
+    """
+
+    version: int
+    names: Collection[str]
+    hidden: str | None
+
+
 class Rights:
     """Judges the calls of the group protocol by the rights of who makes them.
 
@@ -88,7 +102,7 @@ class Rights:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.subscribed: Callable[[str, str, str], Collection[str]] = lambda _, __, ___: ()
-        self._well: dict[tuple[str, str, str], int] = {}
+        self._judged_members: dict[tuple[str, str, str], _JudgedMember] = {}
         self._of_several_groups: dict[type[Any], Callable[[str, Need, Any, str], Verdict | None]] = {
             ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
             OffsetFetchRequest: self._fetch,
@@ -195,9 +209,13 @@ class Rights:
     def _topic(self, who: str, name: str, host: str) -> bool:
         return self._access.allows(who, Verb.DESCRIBE, Kind.TOPIC, topic_of(name), host)
 
+    def _topics(self, who: str, names: Sequence[str], host: str) -> list[bool]:
+        names = [topic_of(name) for name in names]
+        return self._access.allows_each(who, Verb.DESCRIBE, Kind.TOPIC, names, host)
+
     def _commit(self, who: str, request: OffsetCommitRequest, host: str) -> Verdict | None:
-        allowed = [self._topic(who, topic.name, host) for topic in request.topics]
-        reported = [self._topic(who, topic.name, host) for topic in request.ends]
+        allowed = self._topics(who, [topic.name for topic in request.topics], host)
+        reported = self._topics(who, [topic.name for topic in request.ends], host)
         if all(allowed) and all(reported):
             return None
         refused = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0)
@@ -211,37 +229,46 @@ class Rights:
 
         Those that it named before are looked at again when the rights have changed (ACC-04).
         """
-        names: Collection[str] = request.topics.names
-        if not names and request.member_epoch > 0:
-            names = self._unjudged(who, request.group_id, request.member_id)
-        hidden = [name for name in names if not self._topic(who, name, host)]
-        if not hidden:
+        if not request.topics.names and request.member_epoch > 0:
+            hidden = self._hidden(who, request.group_id, request.member_id)
+        else:
+            hidden = self._first_hidden(who, request.topics.names)
+        if hidden is None or self._topic(who, hidden, host):
             return None
-        text = f"no rule allows the caller to describe topic {hidden[0]!r} (`muster access check` explains)"
+        text = f"no rule allows the caller to describe topic {hidden!r} (`muster access check` explains)"
         answer = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0, text)
         return Verdict(None, lambda _: answer)
 
     def may_stay(self, group_id: str, member_id: str, host: str) -> bool:
         """Whether the current caller, at this address, may be the member that it is, by the rights of now."""
         who = current_identity().name
-        return self.may_join(group_id, host) and all(
-            self._topic(who, name, host) for name in self._unjudged(who, group_id, member_id)
-        )
+        if not self.may_join(group_id, host):
+            return False
+        hidden = self._hidden(who, group_id, member_id)
+        return hidden is None or self._topic(who, hidden, host)
 
-    def _unjudged(self, who: str, group_id: str, member_id: str) -> Collection[str]:
-        """The topics of a member, where it was not found well by the rights of now, which seldom change."""
+    def _hidden(self, who: str, group_id: str, member_id: str) -> str | None:
+        """A topic of a member that its identity must not see by the rights of now; None: it sees all.
+
+        They are looked at once for each change of the rights, or of its topics: there may be ten thousand.
+        """
         key, version = (who, group_id, member_id), self._access.version
-        if not version or self._well.get(key) == version:
-            return ()
+        if not version:
+            return None
         names = self.subscribed(who, group_id, member_id)
-        if all(self._access.sees(who, Kind.TOPIC, name) for name in names):
-            if len(self._well) >= _MEMBERS_KNOWN:
-                self._well.clear()
-            self._well[key] = version
-        return names
+        judged = self._judged_members.get(key)
+        if judged is None or judged.version != version or judged.names is not names:
+            if len(self._judged_members) >= _MEMBERS_KNOWN:
+                self._judged_members.clear()
+            judged = _JudgedMember(version, names, self._first_hidden(who, names))
+            self._judged_members[key] = judged
+        return judged.hidden
+
+    def _first_hidden(self, who: str, names: Iterable[str]) -> str | None:
+        return next((name for name in names if not self._access.sees(who, Kind.TOPIC, topic_of(name))), None)
 
     def _delete_offsets(self, who: str, request: OffsetDeleteRequest, host: str) -> Verdict | None:
-        allowed = [self._topic(who, topic.topic, host) for topic in request.topics]
+        allowed = self._topics(who, [topic.topic for topic in request.topics], host)
         if all(allowed):
             return None
         refused = coordinator_pb2.OffsetDeleteResponse()
@@ -327,7 +354,7 @@ class Rights:
                 refused: Any = _refused(OffsetFetchRequest(groups=[group]), need)
                 groups.append(_FetchedGroup(refused.groups[0], is_asked=False))
                 continue
-            allowed = [self._topic(who, topic.topic, host) for topic in group.topics]
+            allowed = self._topics(who, [topic.topic for topic in group.topics], host)
             if all(allowed):
                 groups.append(_FetchedGroup(is_asked=True))
                 part.groups.append(group)

@@ -55,14 +55,14 @@ class _Kinds:
         self.events: dict[tuple[str, str, str, str], TrailEvent] = {}
         self._of: Counter[str] = Counter()
 
-    def counted(self, outcome: str, who: str, action: str, what: str) -> str | None:
-        """Counts a call; returns what the first of its kind is recorded with (empty: nothing), else None."""
+    def counted(self, outcome: str, who: str, action: str, what: str, number: int) -> str | None:
+        """Counts calls; returns what the first of its kind is recorded with (empty: nothing), else None."""
         kind = outcome, who, action, what
         if kind not in self.events and self._of[who] >= KINDS_OF_ONE_MAX:
             kind = outcome, who, action, ""
         if (known := self.events.get(kind)) is None:
             return kind[-1]
-        known.count += 1
+        known.count += number
         return None
 
     def add(self, event: TrailEvent, who: str, what: str) -> None:
@@ -133,11 +133,19 @@ class Keeper:
         first = what[:KINDS_OF_ONE_MAX]
         for one in first:
             self.gather(outcome, action, who, proof, one, where, lambda: why)
-        for _ in range(len(what) - len(first)):
-            self.gather(outcome, action, who, proof, "", where, lambda: why)
+        if more := len(what) - len(first):
+            self.gather(outcome, action, who, proof, "", where, lambda: why, more)
 
     def gather(
-        self, outcome: str, action: str, who: str, proof: str, what: str, where: str, why: Callable[[], str]
+        self,
+        outcome: str,
+        action: str,
+        who: str,
+        proof: str,
+        what: str,
+        where: str,
+        why: Callable[[], str],
+        number: int = 1,
     ) -> None:
         """Notes a call that is recorded together with others like it.
 
@@ -149,17 +157,18 @@ class Keeper:
             what: with what.
             where: the address that it came from.
             why: says why; asked once for all that are recorded together.
+            number: how many they are.
         """
         kinds = self._kinds[outcome in _DONE]
-        told = kinds.counted(outcome, who, action, what)
+        told = kinds.counted(outcome, who, action, what, number)
         if told is None:
             return
         if len(kinds.events) >= KINDS_MAX:
-            self._left_out += 1
+            self._left_out += number
         else:
-            kinds.add(
-                self._event(outcome, action, who, proof, [told] if told else [], where, why()), who, told
-            )
+            event = self._event(outcome, action, who, proof, [told] if told else [], where, why())
+            event.count = number
+            kinds.add(event, who, told)
             self._noted.set()
 
     def start(self, send: Send) -> None:

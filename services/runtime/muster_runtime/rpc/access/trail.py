@@ -120,6 +120,16 @@ class Trail:
         if (untold := self._told_before(caller.name)) is not None:
             self._tell(caller, action, [what], where, "refused", reason=why(), untold=untold)
 
+    def more_refused(self, action: str, what: str, where: str, number: int) -> None:
+        """Records that so many more things of a call were refused; see `refused`."""
+        caller, reason = current_identity(), f"{number:,} more that the call names"
+        if self.keeper is not None:
+            self.keeper.gather(
+                "refused", action, caller.name, caller.proof.value, what, where, lambda: reason, number
+            )
+        if (untold := self._told_before(caller.name, number)) is not None:
+            self._tell(caller, action, [what], where, "refused", reason=reason, untold=untold)
+
     def foreign(self, group_id: str, member: str, who: str, where: str) -> None:
         """Records that a call was refused because its member belongs to another identity.
 
@@ -149,8 +159,8 @@ class Trail:
             self.keeper.done("rules_changed", "", "", [f"rules:{rules}"], file, told, {})
         self._log("rules_changed", "", [f"rules:{rules}"], file, "done", sha256=digest)
 
-    def _told_before(self, who: str) -> int | None:
-        """How many events of an identity were not recorded since the last one; None: nor is the next."""
+    def _told_before(self, who: str, number: int = 1) -> int | None:
+        """How many events of an identity were not recorded since the last one; None: nor are these."""
         now_s = self._now_s()
         allowance = self._of.get(who)
         if allowance is None:
@@ -158,7 +168,7 @@ class Trail:
                 del self._of[next(iter(self._of))]
             allowance = self._of[who] = _Allowance(BURST, EVERY_S, now_s)
         if not allowance.take(now_s) or not self._all.take(now_s):
-            allowance.untold += 1
+            allowance.untold += number
             return None
         untold, allowance.untold = allowance.untold, 0
         return untold
