@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
-from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, VERY_LARGE_BYTES, Undecoded
+from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, VERY_LARGE_BYTES, Undecoded, read_message
 from muster_runtime.rpc.quotas.party import Connection
+from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted
 from muster_runtime.rpc.sizes import size_of
 from muster_runtime.turns import Turns
@@ -24,6 +25,13 @@ class Debts:
         self._spent = spent
         self._who = who
         self._decoding = decoding or Turns()
+        self.work = WorkInHand(1 << 20)
+
+    def begin_work(self, size_bytes: int) -> int:
+        return self.work.begin(self._who, size_bytes)
+
+    def end_work(self, counted_bytes: int) -> None:
+        self.work.end(self._who, counted_bytes)
 
     def turn_to_decode(self) -> AbstractAsyncContextManager[None]:
         return self._decoding.turn(self._who)
@@ -53,6 +61,9 @@ class Came:
 
     async def decoded(self) -> Any:
         return await self._message.decoded()
+
+    async def read(self) -> Undecoded:
+        return self._message
 
     def _decode(self, body: bytes) -> Any:
         self.decodings += 1
@@ -168,6 +179,15 @@ async def test_large_messages_are_decoded_one_at_a_time_and_callers_take_turns()
     small = Came(FETCH, fetch(Group(group_id="g" * LARGE_BYTES)), Debts(who="one", decoding=decoding))
     await asyncio.gather(*senders, decoded("one", small))
     assert order == ["many", "many", "one", "many", "many"]
+
+
+async def test_large_messages_of_streams_that_wait_are_bounded() -> None:
+    """Each stream may have one of 8 MiB, and a caller thousands of streams."""
+    debts, noise = Debts(), b"\xa0\x06\x01" * 100_000
+    for _ in range(2):
+        reads = [read_message(Came(FETCH, noise, debts)) for _ in range(3)]
+        ended = await asyncio.gather(*reads, return_exceptions=True)
+        assert [type(one) for one in ended] == [FETCH, ResourceExhausted, ResourceExhausted]
 
 
 @pytest.mark.parametrize(

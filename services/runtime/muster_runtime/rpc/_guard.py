@@ -257,7 +257,7 @@ class Guard:
             try:
                 request = await _capped(read, context, deadlines)
                 if isinstance(request, Undecoded):
-                    request = await request.decoded()
+                    request = await request.decoded_of_stream()
             except Exception as error:
                 await _answer(method, error, context)
                 return

@@ -81,6 +81,19 @@ class Undecoded:
                 await share.rest()
         return message
 
+    async def decoded_of_stream(self) -> Any:
+        """As `decoded`, of a stream: until then it counts among the requests that are worked on.
+
+        Raises:
+            ResourceExhausted: as `decoded`, or there are too many.
+            InvalidArgument: as `decoded`.
+        """
+        counted_bytes = self._connection.begin_work(len(self._body))
+        try:
+            return await self.decoded()
+        finally:
+            self._connection.end_work(counted_bytes)
+
     async def _decoded(self, share: LoopShare) -> Any:
         size_bytes = len(self._body)
         if size_bytes > VERY_LARGE_BYTES and self._kind is not None:
@@ -119,7 +132,7 @@ async def read_message(context: Any) -> Any:
         Refused: it is none, or may not be decoded.
     """
     message = await context.read()
-    return await message.decoded() if isinstance(message, Undecoded) else message
+    return await message.decoded_of_stream() if isinstance(message, Undecoded) else message
 
 
 def _counts(body: bytes, kind: Descriptor) -> Iterator[int]:
