@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, owns
@@ -510,6 +511,8 @@ async def test_topics_of_a_member_are_looked_at_once_for_each_change_of_the_righ
             assert (rights.judge(beat, "h") is not None) == is_refused
         assert looks == ["t"]
         looks.clear()
+    known = ref(names)
     names = frozenset({"x"})
+    assert known() is None, "what thousands of members named before they left is not kept"
     assert rights.judge(beat, "h") is None
     assert looks == ["x"]

@@ -5,7 +5,7 @@ Unary calls and the frames of sessions share it.
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -187,13 +187,13 @@ class Calls:
         core = self.core_of(group_id)
         return None if core is None else core.groups.get(group_id)
 
-    def topics_of(self, who: str, group_id: str, member_id: str) -> Collection[str]:
+    def topics_of(self, who: str, group_id: str, member_id: str) -> frozenset[str]:
         """The topics that an identity's member of an incremental group here has named; of others none."""
         group = self.group_of(group_id)
         incremental = None if group is None else group.incremental
         member = None if incremental is None else incremental.members.get(member_id)
         if member is None or member.told.identity not in ("", who):
-            return ()
+            return frozenset()
         return member.told.topics
 
     def core_of(self, group_id: str) -> Shard | None:

@@ -1,8 +1,9 @@
 """Which calls of the group protocol a caller may make, and what of them."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import ref
 
 from google.protobuf.message_factory import GetMessageClass
 from muster_core import error_code
@@ -80,12 +81,12 @@ class _JudgedMember(NamedTuple):
 
     Attributes:
         version: of the rights.
-        names: of its topics, the very object that they were then.
+        names: of its topics, the very object that they were then, which nobody keeps for this.
         hidden: one that its identity must not see; None: it sees all.
     """
 
     version: int
-    names: Collection[str]
+    names: ref[frozenset[str]]
     hidden: str | None
 
 
@@ -101,7 +102,7 @@ class Rights:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self.subscribed: Callable[[str, str, str], Collection[str]] = lambda _, __, ___: ()
+        self.subscribed: Callable[[str, str, str], frozenset[str]] = lambda _, __, ___: frozenset()
         self._judged_members: dict[tuple[str, str, str], _JudgedMember] = {}
         self._of_several_groups: dict[type[Any], Callable[[str, Need, Any, str], Verdict | None]] = {
             ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
@@ -257,10 +258,10 @@ class Rights:
             return None
         names = self.subscribed(who, group_id, member_id)
         judged = self._judged_members.get(key)
-        if judged is None or judged.version != version or judged.names is not names:
+        if judged is None or judged.version != version or judged.names() is not names:
             if len(self._judged_members) >= _MEMBERS_KNOWN:
                 self._judged_members.clear()
-            judged = _JudgedMember(version, names, self._first_hidden(who, names))
+            judged = _JudgedMember(version, ref(names), self._first_hidden(who, names))
             self._judged_members[key] = judged
         return judged.hidden
 
