@@ -139,6 +139,24 @@ async def test_scrapes_that_say_nothing_leave_room_for_others() -> None:
 
 
 @pytest.mark.cluster
+async def test_who_connects_again_and_again_closes_no_scrape_of_another_host() -> None:
+    async with running(prometheus_listen="127.0.0.1:0") as (_, _numbers, port):
+        at = ("127.0.0.1", port)
+        slow = socket.create_connection(at, source_address=("127.0.0.2", 0))
+        slow.sendall(b"GET /metrics HTTP/1.0\r\n")
+        others = [await asyncio.to_thread(socket.create_connection, at) for _ in range(3 * CONNECTIONS_MAX)]
+        try:
+            others[0].settimeout(5)  # half of what a silent one has
+            assert await asyncio.to_thread(others[0].recv, 1) == b""
+            slow.settimeout(5)
+            slow.sendall(b"\r\n")
+            assert await asyncio.to_thread(slow.recv, 15) == b"HTTP/1.0 200 OK"
+        finally:
+            for connection in (slow, *others):
+                connection.close()
+
+
+@pytest.mark.cluster
 async def test_taken_port_is_said_at_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections import Counter
 from contextlib import suppress
 from socketserver import TCPServer
 from typing import Any
@@ -14,7 +15,8 @@ from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 
 CONNECTIONS_MAX = 16
-"""Scrapes at a time; for another one the oldest is closed: who drips bytes would else keep Prometheus out."""
+"""Scrapes at a time; for another one the oldest of the host with most is closed: neither who drips bytes nor
+who connects again and again keeps Prometheus out."""
 CONNECTION_TIMEOUT_S = 10.0
 """How long a client may leave its connection silent."""
 
@@ -80,7 +82,7 @@ class _Server(ThreadingWSGIServer):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, None] = {}
+        self._open: dict[socket.socket, str] = {}
         super().__init__(*args, **options)
 
     def server_bind(self) -> None:
@@ -92,11 +94,12 @@ class _Server(ThreadingWSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             if len(self._open) >= CONNECTIONS_MAX:
-                oldest = next(iter(self._open))
+                ((host, _),) = Counter(self._open.values()).most_common(1)
+                oldest = next(connection for connection, of in self._open.items() if of == host)
                 del self._open[oldest]
                 with suppress(OSError):  # it is closed
                     oldest.shutdown(socket.SHUT_RDWR)
-            self._open[request] = None
+            self._open[request] = client_address[0]
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
