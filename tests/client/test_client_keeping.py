@@ -11,6 +11,8 @@ from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_a
 from client.test_client_member import ALL, FAST, Story, answer, joined
 from kit.waiting import until
 from muster import TopicPartition
+from muster._backoff import Backoff
+from muster._member import commits
 from muster._member.leader import Leader
 from muster._messages import decode_assignment, encode_assignment, encode_subscription
 from muster.assignors import COOPERATIVE_STICKY, Assignor
@@ -201,6 +203,35 @@ async def test_work_commits_through_a_rebalance(cluster: ScriptedCluster) -> Non
         assert a.offsets["t", 0] == 2
         assert story.words[0] == "assigned"
         assert "lost" not in story.words
+
+
+async def test_a_commit_that_was_late_for_its_generation_is_sent_with_the_next_one_at_once(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GRP-46: it waited for a tenth of a second then, or for three."""
+    paused: list[bool] = []
+
+    class Counted(Backoff):
+        async def pause(self, *, connection_broken: bool = False) -> None:
+            paused.append(connection_broken)
+
+    monkeypatch.setattr(commits, "Backoff", Counted)
+    a = cluster.coordinators[0]
+    async with rejoining(cluster) as (story, parked):
+        late = Parked(lambda request: commit_answer(request, common_pb2.ERROR_CODE_ILLEGAL_GENERATION))
+        sync = Parked(a.sync)
+        a.script["OffsetCommit"].append(late)
+        a.script["SyncGroup"].append(sync)
+        commit = asyncio.create_task(story.member.commit({ALL[0]: 1}))
+        await a.until("OffsetCommit", 1)
+        parked.go.set()
+        await a.until("SyncGroup", 2)
+        late.go.set()
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 10)
+        sync.go.set()
+        await commit
+        assert [request.generation for request in a.requests("OffsetCommit")] == [1, 2]
+        assert not paused
 
 
 async def test_what_is_revoked_is_committed_before(cluster: ScriptedCluster) -> None:

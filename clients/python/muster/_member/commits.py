@@ -195,12 +195,17 @@ class Committer:
             if reaction is Reaction.DONE and not self._settle(batch, outcome, is_final=is_final):
                 return
             moved_on = self._standing.joining or self._standing.seat != seat
+            rejoins = reaction in (Reaction.REJOIN, Reaction.REVERT, Reaction.REJOIN_KEEP_ID)
             if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER) and not (
-                moved_on and reaction in (Reaction.REJOIN, Reaction.REVERT, Reaction.REJOIN_KEEP_ID)
+                moved_on and rejoins
             ):
                 self._give_up(batch, reaction, outcome)
                 return
             await self._standing.seated.wait()
+            was_late = rejoins and self._standing.seat != seat  # the next seat is refused nothing for that
+            if not was_late and (outcome.code == CONNECTION_LOST or not outcome.hurry):
+                await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+                await self._standing.seated.wait()
             before = len(batch)
             batch = {p: e for p, e in batch.items() if not e.done.done()}
             batch = self._owned_of(batch, f"the ownership ended before it was known ({outcome.message})")
@@ -212,9 +217,6 @@ class Committer:
                 seat = self._standing.seat
                 self._member_seq += 1
                 request = self._request(seat, batch)
-            if outcome.hurry and outcome.code != CONNECTION_LOST:
-                continue
-            await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
     def _owns(self, partition: TopicPartition, token: str) -> bool:
         return self._standing.owns(owned_as(partition), token)
