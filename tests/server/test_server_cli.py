@@ -190,6 +190,31 @@ print([name for name in {foreign!r} if name in sys.modules])
     assert (answer.stdout.splitlines()[1:], answer.stderr) == (["[]"], "")
 
 
+def test_what_a_process_has_loaded_is_not_looked_at_by_the_garbage_collector() -> None:
+    """LIM-18: else the first full collection while it serves does, for 36 ms."""
+    program = """
+import asyncio, gc
+from muster_server.roles import Composition
+from muster_discovery import role
+
+async def start(self, name):
+    print(any(found is role.__dict__ for found in gc.get_objects()))
+    raise SystemExit
+
+Composition._start = start
+asyncio.run(Composition(["discovery"]).run(asyncio.Event()))
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert answer.stdout.splitlines()[-1:] == ["False"], answer.stderr
+
+
 def test_all_roles_in_one_process_on_an_embedded_server(tmp_path: Path) -> None:
     discovery, coordinator, metadata = free_ports(3)
     ready = tmp_path / "ready"

@@ -2,10 +2,11 @@
 
 A full collection looks at every object that there is: for a million of them the process stops for a
 third of a second. Almost all of what a coordinator has are groups and offsets, which stay. So what survived
-a collection that took long is not looked at again (`gc.freeze`), nor is what a load has made. What becomes
-garbage of that all the same, and only the collector could find, is swept up when the process has come to
-twice the size that it had after the last sweep, and seldom. Large tables of plain values, of which nothing
-can become such garbage, are hidden from it: two of half a million take it a tenth of a second.
+a collection that took long is not looked at again (`gc.freeze`), nor is what a load has made, nor what was
+there before the process served. What becomes garbage of that all the same, and only the collector could
+find, is swept up when the process has come to twice the size that it had after the last sweep, and seldom.
+Large tables of plain values, of which nothing can become such garbage, are hidden from it: two of half a
+million take it a tenth of a second.
 """
 
 import asyncio
@@ -88,6 +89,16 @@ class Collector:
                 if pending is not None:
                     pending.cancel()
             gc.unfreeze()
+
+    def set_aside(self) -> None:
+        """What there is now, such as what is imported, is not looked at again; what is garbage of it goes.
+
+        Else the first full collection would look at it, for 36 ms, once somebody makes enough to keep.
+        """
+        gc.collect()
+        gc.freeze()
+        self._set_aside = True
+        self._size_then = self._blocks()
 
     @contextmanager
     def left_alone(self) -> Iterator[None]:

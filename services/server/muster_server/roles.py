@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
+from muster_runtime.garbage import COLLECTOR
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.server import PortUse, RpcServer, ServerSettings
@@ -266,6 +267,7 @@ class Composition:
         try:
             metrics_port = await self._start_telemetry()
             self._telemetry.add(lambda: certificates)
+            COLLECTOR.set_aside()
             for role in self.roles:
                 running = await self._start(role)
                 watches.append(asyncio.ensure_future(running.over()))
