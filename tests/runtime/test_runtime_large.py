@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
-from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, VERY_LARGE_BYTES, Undecoded, read_message
+from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, UNCOUNTED_BYTES, Undecoded, read_message
 from muster_runtime.rpc.quotas.party import Connection
 from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted
@@ -154,7 +154,7 @@ async def test_a_list_of_numbers_in_one_field_and_a_long_text_are_one_part_each(
 
 async def test_others_have_their_turn_while_parts_are_counted() -> None:
     turns = 0
-    came = Came(FETCH, fetch(*[Group()] * (PARTS_MAX - 1)))
+    came = Came(FETCH, fetch(*[Group(group_id="g")] * (PARTS_MAX // 2 - 1)))
 
     async def others() -> None:
         nonlocal turns
@@ -174,7 +174,7 @@ async def test_large_messages_are_decoded_one_at_a_time_and_callers_take_turns()
         await came.decoded()
         order.append(who)
 
-    noise = b"\xa0\x06\x01" * 100_000
+    noise = b"\xa0\x06\x01" * 300_000
     senders = [decoded("many", Came(FETCH, noise, Debts(who="many", decoding=decoding))) for _ in range(4)]
     small = Came(FETCH, fetch(Group(group_id="g" * LARGE_BYTES)), Debts(who="one", decoding=decoding))
     await asyncio.gather(*senders, decoded("one", small))
@@ -183,7 +183,7 @@ async def test_large_messages_are_decoded_one_at_a_time_and_callers_take_turns()
 
 async def test_large_messages_of_streams_that_wait_are_bounded() -> None:
     """Each stream may have one of 8 MiB, and a caller thousands of streams."""
-    debts, noise = Debts(), b"\xa0\x06\x01" * 100_000
+    debts, noise = Debts(), b"\xa0\x06\x01" * 300_000
     for _ in range(2):
         reads = [read_message(Came(FETCH, noise, debts)) for _ in range(3)]
         ended = await asyncio.gather(*reads, return_exceptions=True)
@@ -193,11 +193,11 @@ async def test_large_messages_of_streams_that_wait_are_bounded() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"\xff" * (VERY_LARGE_BYTES + 1),
-        b"\x0a" + b"\x80" * (2 * VERY_LARGE_BYTES) + b"\x01",
-        b"\x18" + b"\x80" * (2 * VERY_LARGE_BYTES) + b"\x01",
-        b"\x0a\xff\xff\xff\x7f" + b"x" * VERY_LARGE_BYTES,
-        fetch(*[Group(group_id="g")] * 100_000)[:-1],
+        b"\xff" * (UNCOUNTED_BYTES + 1),
+        b"\x0a" + b"\x80" * (2 * UNCOUNTED_BYTES) + b"\x01",
+        b"\x18" + b"\x80" * (2 * UNCOUNTED_BYTES) + b"\x01",
+        b"\x0a\xff\xff\xff\x7f" + b"\x09" * UNCOUNTED_BYTES,
+        fetch(*[Group(group_id="g")] * 200_000)[:-1],
     ],
     ids=["no field", "a length without end", "a number without end", "a length beyond the end", "cut off"],
 )
@@ -207,7 +207,7 @@ async def test_what_is_no_message_is_refused(body: bytes) -> None:
     assert "not a valid message" in refused.value.message
 
 
-@pytest.mark.parametrize("size_bytes", [LARGE_BYTES + 1, VERY_LARGE_BYTES + 1])
+@pytest.mark.parametrize("size_bytes", [LARGE_BYTES + 1, UNCOUNTED_BYTES + 1])
 async def test_nothing_is_decoded_of_who_owes_too_much(size_bytes: int) -> None:
     came = Came(FETCH, b"\xff" * size_bytes, Debts(spent=True))
     with pytest.raises(ResourceExhausted):

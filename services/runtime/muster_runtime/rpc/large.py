@@ -12,15 +12,17 @@ from muster_runtime.rpc.sizes import note_size
 
 LARGE_BYTES = 32 << 10
 """A message with no more is decoded in a millisecond or two, whatever it is made of."""
-VERY_LARGE_BYTES = 256 << 10
-"""One with no more is decoded in ten, so its parts are not counted before."""
 PARTS_MAX = 400_000
 """Parts of a message: a call names a hundred thousand things at most, each with a name and a list."""
 _PART_BYTES = 2
 """No part of a message is smaller."""
+UNCOUNTED_BYTES = PARTS_MAX * _PART_BYTES
+"""A message with no more cannot have more parts, and is decoded in twenty milliseconds."""
+VERY_LARGE_BYTES = 256 << 10
+"""Who is in order loses no more of a message of a stream by its later fields."""
 _TURN_PARTS = 2_000
-"""So many are counted in a millisecond or two; then others have their turn."""
-_TURN_S = 0.001
+"""So many are counted in a millisecond; then is looked whether others have their turn."""
+_TURN_S = 0.002
 """Whose message took longer to decode leaves others as much time before the next one is."""
 
 _VARINT, _I64, _LEN, _BEGIN, _END, _I32 = range(6)
@@ -96,7 +98,7 @@ class Undecoded:
 
     async def _decoded(self, share: LoopShare) -> Any:
         size_bytes = len(self._body)
-        if size_bytes > VERY_LARGE_BYTES and self._kind is not None:
+        if size_bytes > UNCOUNTED_BYTES and self._kind is not None:
             await self._count(self._kind, share)
         try:
             message = self._decode(self._body)
@@ -122,7 +124,8 @@ class Undecoded:
             if parts > PARTS_MAX:
                 self._connection.owe_partitions(parts)
                 raise InvalidArgument([Violation("", f"the request has more than {PARTS_MAX:,} parts")])
-            await share.rest()
+            if share.taken_s > _TURN_S:
+                await share.rest()
 
 
 async def read_message(context: Any) -> Any:
