@@ -27,10 +27,10 @@ class Debts:
         self._decoding = decoding or Turns()
         self.work = WorkInHand(1 << 20)
 
-    def begin_work(self, size_bytes: int) -> int:
+    def begin_waiting(self, size_bytes: int) -> int:
         return self.work.begin(self._who, size_bytes)
 
-    def end_work(self, counted_bytes: int) -> None:
+    def end_waiting(self, counted_bytes: int) -> None:
         self.work.end(self._who, counted_bytes)
 
     def turn_to_decode(self) -> AbstractAsyncContextManager[None]:

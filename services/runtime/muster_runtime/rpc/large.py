@@ -84,17 +84,17 @@ class Undecoded:
         return message
 
     async def decoded_of_stream(self) -> Any:
-        """As `decoded`, of a stream: until then it counts among the requests that are worked on.
+        """As `decoded`, of a stream: its bytes are counted until then.
 
         Raises:
             ResourceExhausted: as `decoded`, or there are too many.
             InvalidArgument: as `decoded`.
         """
-        counted_bytes = self._connection.begin_work(len(self._body))
+        counted_bytes = self._connection.begin_waiting(len(self._body))
         try:
             return await self.decoded()
         finally:
-            self._connection.end_work(counted_bytes)
+            self._connection.end_waiting(counted_bytes)
 
     async def _decoded(self, share: LoopShare) -> Any:
         size_bytes = len(self._body)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from muster_runtime.rpc.quotas.bucket import Bucket
-from muster_runtime.rpc.quotas.work import WorkInHand
+from muster_runtime.rpc.quotas.work import Decoding, WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 
 BURST_S: Final = 5
@@ -232,6 +232,7 @@ class Connection:
     Args:
         party: who made it.
         work: the large requests of the process.
+        decoding: its large messages that are not decoded yet.
 
     Attributes:
         open_calls: calls that have not ended.
@@ -242,6 +243,7 @@ class Connection:
         "_began_s",
         "_bytes",
         "_calls",
+        "_decoding",
         "_frames",
         "_left_s",
         "_partitions",
@@ -252,10 +254,13 @@ class Connection:
         "resets",
     )
 
-    def __init__(self, party: Party, work: WorkInHand | None = None) -> None:
+    def __init__(
+        self, party: Party, work: WorkInHand | None = None, decoding: Decoding | None = None
+    ) -> None:
         now_s = party.now_s()
         self.party = party
         self._work = WorkInHand() if work is None else work
+        self._decoding = Decoding(self._work.most_bytes) if decoding is None else decoding
         self.open_calls = 0
         self._began_s = self._left_s = now_s
         self._shares: dict[Quota, Bucket] = {}
@@ -412,7 +417,19 @@ class Connection:
 
     def turn_to_decode(self) -> AbstractAsyncContextManager[None]:
         """Waits until nobody decodes a large message, callers in turn, and holds that for the block."""
-        return self._work.decoding.turn(self.party.name)
+        return self._decoding.turns.turn(self.party.name)
+
+    def begin_waiting(self, size_bytes: int) -> int:
+        """Counts a message of a stream until it is decoded; returns the argument for `end_waiting`.
+
+        Raises:
+            ResourceExhausted: it is too large beside those that wait.
+        """
+        return self._decoding.waiting.begin(self.party.name, size_bytes)
+
+    def end_waiting(self, counted_bytes: int) -> None:
+        """Counts a message no longer: it is decoded, or nobody reads it."""
+        self._decoding.waiting.end(self.party.name, counted_bytes)
 
     def begin_work(self, size_bytes: int) -> int:
         """Counts a request that is worked on from now on; returns the argument for `end_work`.

@@ -16,7 +16,7 @@ from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.quotas.totals import Total, Totals
-from muster_runtime.rpc.quotas.work import WorkInHand
+from muster_runtime.rpc.quotas.work import Decoding, WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.unread import Cuts
 
@@ -68,6 +68,7 @@ class Quotas:
         self._groups: tuple[Party, ...] = ()
         self._now_s = now_s
         self._work = WorkInHand(settings.work_bytes)
+        self._decoding = Decoding(self._work.most_bytes)
         self._cuts = Cuts() if cuts is None else cuts
         self._connections: dict[tuple[str, str, str], Connection] = {}
         self._parties: dict[str, Party] = {}
@@ -310,7 +311,7 @@ class Quotas:
                     f"this server knows {_CONNECTIONS_MAX:,} connections; try again", 1_000
                 )
         who = name or (network_of(host) if host else host_of(peer))
-        made = self._connections[peer, host, name] = Connection(self._party(who), self._work)
+        made = self._connections[peer, host, name] = Connection(self._party(who), self._work, self._decoding)
         return made
 
     def _party(self, who: str) -> Party:

@@ -26,17 +26,16 @@ class WorkInHand:
         most_bytes: how many there may be; None: as the memory of the process allows.
 
     Attributes:
-        decoding: large messages are decoded one at a time, and callers take turns.
+        most_bytes: how many there may be.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:
         if most_bytes is None:
             share_bytes = (memory.limit_bytes() or _SHARE * _MOST_BYTES) // _SHARE
             most_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, share_bytes))
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._of: Counter[str] = Counter()
         self._bytes = 0
-        self.decoding = Turns()
 
     def begin(self, who: str, size_bytes: int) -> int:
         """Counts a request; returns the number of bytes for `end`, which is called once it is answered.
@@ -47,12 +46,12 @@ class WorkInHand:
         if size_bytes < LARGE_BYTES:
             return 0
         own_bytes = self._of[who]  # 0 where there is none, which adds nothing
-        if (own_bytes and 2 * (own_bytes + size_bytes) > self._most_bytes) or (
-            self._bytes and self._bytes + size_bytes > self._most_bytes
+        if (own_bytes and 2 * (own_bytes + size_bytes) > self.most_bytes) or (
+            self._bytes and self._bytes + size_bytes > self.most_bytes
         ):
             raise ResourceExhausted(
                 f"requests of {self._bytes:,} bytes are worked on, {own_bytes:,} of them of this caller; "
-                f"{self._most_bytes:,} may be, half of them of one caller: try again when some are answered",
+                f"{self.most_bytes:,} may be, half of them of one caller: try again when some are answered",
                 _RETRY_MS,
             )
         self._of[who] += size_bytes
@@ -66,3 +65,20 @@ class WorkInHand:
             self._of[who] -= size_bytes
             if not self._of[who]:
                 del self._of[who]
+
+
+class Decoding:
+    """Large messages that wait to be decoded.
+
+    Args:
+        most_bytes: how many those of streams may have.
+
+    Attributes:
+        turns: they are decoded one at a time, and callers take turns.
+        waiting: those of streams, which count for nothing else until then. They have a room of their own: a
+            stream whose caller has many parked calls is not refused for these.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.turns = Turns()
+        self.waiting = WorkInHand(most_bytes)
