@@ -34,6 +34,8 @@ class TopicReads:
         self._acknowledged = 0
         self._places: dict[str, int] = {}
         self._places_of: metadata_pb2.TopicCatalog | None = None
+        self._all = discovery_pb2.ListTopicsResponse()
+        self._all_of: metadata_pb2.TopicCatalog | None = None
 
     @property
     def version(self) -> int:
@@ -51,8 +53,13 @@ class TopicReads:
         if not await self._caught_up():
             raise Unavailable(_BEHIND, RETRY_AFTER_MS)
         catalog = self._view.catalog
-        topics = self._named(catalog, names) if names else catalog.topics
-        return discovery_pb2.ListTopicsResponse(topics=topics, catalog_version=catalog.version.offset)
+        return _listed(catalog, self._named(catalog, names)) if names else self._whole(catalog)
+
+    def _whole(self, catalog: metadata_pb2.TopicCatalog) -> discovery_pb2.ListTopicsResponse:
+        """All topics, put together once for whoever asks (LIM-65); not to be changed."""
+        if self._all_of is not catalog:
+            self._all_of, self._all = catalog, _listed(catalog, catalog.topics)
+        return self._all
 
     def knows(self, name: str) -> bool:
         """Whether the catalog that was pushed last has a topic of this name."""
@@ -117,3 +124,9 @@ class TopicReads:
         except TimeoutError:
             return False
         return True
+
+
+def _listed(
+    catalog: metadata_pb2.TopicCatalog, topics: Iterable[discovery_pb2.Topic]
+) -> discovery_pb2.ListTopicsResponse:
+    return discovery_pb2.ListTopicsResponse(topics=topics, catalog_version=catalog.version.offset)
