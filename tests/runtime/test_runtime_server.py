@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
+from abuse.http2 import DATA, Connection, frame, grpc_message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -213,6 +214,21 @@ async def test_an_unforeseen_error_of_a_stream(running: Running) -> None:
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert "internals" not in str(caught.value.details())
     assert [entry["method"] for entry in logs] == ["muster.internal.v1.MetadataService/Watch"]
+
+
+async def test_a_caller_who_leaves_a_stream_with_an_answer_unread_is_no_defect(running: Running) -> None:
+    """Each who was cut off for what it did not read was an error with a traceback in the log."""
+    request = metadata_pb2.LeaseRequest(number=1).SerializeToString()
+    with capture_logs() as logs:
+        for _ in range(20):
+            caller = await asyncio.to_thread(Connection, f"127.0.0.1:{running.server.port}", 0)
+            caller.poll(1)  # the server takes the window in with its settings
+            stream = caller.open(METADATA + "Lease", None)
+            caller.send(frame(DATA, 0, stream, grpc_message(request)))
+            await asyncio.sleep(0.05)
+            caller.close()
+        await asyncio.sleep(0.5)
+    assert [entry for entry in logs if entry["event"] == "rpc_failed"] == []
 
 
 async def test_a_method_that_is_not_written_is_unimplemented(running: Running) -> None:

@@ -487,7 +487,8 @@ async def _answer(method: str, error: Exception, context: Any) -> Any:
     if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
     left = context.done() and not isinstance(error, MemoryError)
-    if left:  # the client is gone, and the servicer met the closed call; nobody can be answered
+    # The client is gone, and the servicer met the closed call, or its write failed; nobody can be answered.
+    if left or isinstance(error, grpc.aio.InternalError):
         log.debug("rpc_abandoned", method=method, problem=repr(error))
         return None
     request_id = secrets.token_hex(8)
