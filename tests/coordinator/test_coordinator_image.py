@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -120,7 +121,7 @@ def test_a_long_run_is_taken_some_at_a_time_with_the_same_outcome(monkeypatch: p
     whole.take(run)
     monkeypatch.setattr(log_image, "PART_BYTES", 3_000)
     parts = [image.records for _ in image.take_in_parts(run)]
-    assert parts == [5, 8, 11, 12]
+    assert parts == [3, 6, 9, 12]
     assert (image.chain.end, image.chain.end_hash) == (whole.chain.end, whole.chain.end_hash)
     assert (image.records, image.size_bytes, image.written_at_ms) == (
         whole.records,
@@ -128,6 +129,19 @@ def test_a_long_run_is_taken_some_at_a_time_with_the_same_outcome(monkeypatch: p
         whole.written_at_ms,
     )
     assert [*image.core.groups[built.group].offsets] == [*whole.core.groups[built.group].offsets]
+
+
+def test_of_decisions_fewer_are_taken_at_a_time_than_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIM-56: they take longer, byte by byte and one by one."""
+    built = long_log(20)
+    for number in range(1, 21):
+        built.generation(number, "a")
+    image = LogImage(built.shard, GroupConfig())
+    image.take(run_of(built.entries[0]))
+    monkeypatch.setattr(log_image, "PART_BYTES", 10_000)
+    ends = [image.records for _ in image.take_in_parts(run_of(*built.entries[1:]))]
+    assert max(after - before for before, after in itertools.pairwise([*ends, 42]) if before >= 22) <= 5
+    assert max(after - before for before, after in itertools.pairwise(ends)) >= 9
 
 
 def test_of_a_run_with_too_much_in_a_column_the_last_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

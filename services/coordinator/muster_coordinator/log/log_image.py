@@ -6,7 +6,7 @@ from itertools import accumulate
 from google.protobuf.message import DecodeError
 from muster_core.config import GroupConfig
 from muster_core.log.chain import HASH_BYTES, NONCE_BYTES
-from muster_core.log.record_run import RecordRun
+from muster_core.log.record_run import RecordRun, not_beginning_like_a_commit
 from muster_core.log.replay import ChainReader, LogDamaged, Marker
 from muster_core.log.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
 from muster_core.position import Position
@@ -33,6 +33,11 @@ class LoadFailed(Exception):
 
 PART_BYTES = 256 << 10
 """Records that are taken at a stretch: at most ten thousand offsets or so, for some ten milliseconds."""
+
+_DECISION_BYTES = 256
+_DECISION_WEIGHT = 8
+"""What is no commit takes as long as one of so many times its bytes, and these: its members are looked at,
+and the partitions that move are noted."""
 
 
 class LogImage:
@@ -158,9 +163,12 @@ class LogImage:
 
 
 def _ends_of_parts(datas: Sequence[bytes]) -> list[int]:
-    """Where the parts end: each has less than `PART_BYTES` before its last record."""
+    """Where the parts end: each has less than `PART_BYTES`, as commits, before its last record."""
+    sizes_bytes = [*map(len, datas)]
+    for index in not_beginning_like_a_commit(datas):
+        sizes_bytes[index] = _DECISION_WEIGHT * (_DECISION_BYTES + sizes_bytes[index])
     ends, begun_bytes = [], 0
-    for end, read_bytes in enumerate(accumulate(map(len, datas)), 1):
+    for end, read_bytes in enumerate(accumulate(sizes_bytes), 1):
         if read_bytes - begun_bytes >= PART_BYTES:
             ends.append(end)
             begun_bytes = read_bytes

@@ -42,7 +42,7 @@ class RecordRun:
         self.kinds = [COMMIT] * len(datas)
         self.others: dict[int, records_pb2.Record] = {}
         self._places: dict[int, Position] = {}
-        self._look_at(_not_beginning_like_a_commit(datas))
+        self._look_at(not_beginning_like_a_commit(datas))
         commits = Commits.of_bytes(_without(datas, self.others))
         if commits is None:  # a beginning said the wrong thing, or fields are left out
             self.others.clear()
@@ -125,7 +125,7 @@ class RecordRun:
             yield begin, list(rows)
 
 
-def _not_beginning_like_a_commit(datas: Sequence[bytes]) -> list[int]:
+def not_beginning_like_a_commit(datas: Sequence[bytes]) -> list[int]:
     """Indexes of the records that are no commits, most likely all of them and no others."""
     tag_at = next((found.end() for found in map(_begin_of_a_commit, datas) if found), 0)
     tag = slice(tag_at, tag_at + len(_TAG))
