@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+from muster_runtime.loop_share import LoopShare
+from muster_runtime.rpc import large
 from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, UNCOUNTED_BYTES, Undecoded, read_message
 from muster_runtime.rpc.quotas.party import Connection
 from muster_runtime.rpc.quotas.work import WorkInHand
@@ -201,10 +203,28 @@ async def test_large_messages_of_streams_that_wait_are_bounded() -> None:
     ],
     ids=["no field", "a length without end", "a number without end", "a length beyond the end", "cut off"],
 )
-async def test_what_is_no_message_is_refused(body: bytes) -> None:
+async def test_what_is_no_message_is_refused_and_owed(body: bytes) -> None:
+    came = Came(FETCH, body)
     with pytest.raises(InvalidArgument) as refused:
-        await Came(FETCH, body).decoded()
+        await came.decoded()
     assert "not a valid message" in refused.value.message
+    assert came.debts.owed == len(body) // 2
+
+
+async def test_what_is_no_message_in_the_end_leaves_the_loop_to_others_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-19: that was found out after twenty milliseconds."""
+    rests = list[float]()
+
+    async def rest(share: LoopShare) -> None:
+        rests.append(share.taken_s)
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    monkeypatch.setattr(large, "_TURN_S", 0.0)
+    with pytest.raises(InvalidArgument):
+        await Came(FETCH, fetch(*[Group()] * 50_000)[:-1]).decoded()
+    assert len(rests) == 1
 
 
 @pytest.mark.parametrize("size_bytes", [LARGE_BYTES + 1, UNCOUNTED_BYTES + 1])

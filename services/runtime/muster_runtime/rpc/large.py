@@ -69,7 +69,8 @@ class Undecoded:
         Of fields of which one may be set the last one stays, so one of a stream may have taken long to decode
         and look small: what it has lost counts as parts, of which nobody who is in order has any.
 
-        It waits for those of others, and leaves as much time of the loop as it takes.
+        It waits for those of others, and leaves as much time of the loop as it takes. What is no message in
+        the end took as long to find out, so it counts as the most parts that it may have had.
 
         Raises:
             ResourceExhausted: its sender owes too much for messages before.
@@ -78,10 +79,11 @@ class Undecoded:
         async with self._connection.turn_to_decode():
             self._connection.check_decoding()
             share = LoopShare()
-            message = await self._decoded(share)
-            if share.taken_s > _TURN_S:
-                await share.rest()
-        return message
+            try:
+                return await self._decoded(share)
+            finally:
+                if share.taken_s > _TURN_S:
+                    await share.rest()
 
     async def decoded_of_stream(self) -> Any:
         """As `decoded`, of a stream: its bytes are counted until then.
@@ -105,6 +107,7 @@ class Undecoded:
         except MemoryError:
             raise
         except Exception:
+            self._connection.owe_partitions(size_bytes // _PART_BYTES)
             raise undecodable() from None
         if not self._in_stream:
             note_size(message, size_bytes)
