@@ -19,8 +19,8 @@ from muster_protos.muster.v1.group_conversion_pb2 import (
     GROUP_KIND_INCREMENTAL,
     ConvertGroupRequest,
 )
-from muster_runtime.rpc.access.access import Access, AccessSettings
-from muster_runtime.rpc.access.trail import LISTED_MAX
+from muster_runtime.rpc.access.access import TOLD_MAX, Access, AccessSettings
+from muster_runtime.rpc.access.trail import LISTED_MAX, Trail
 from muster_runtime.rpc.access.verbs import Kind
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import CREATION_BURST_S
@@ -289,6 +289,33 @@ async def test_several_groups_are_described_and_deleted_as_far_as_they_may_be(ca
     assert [(g.group_id, g.error_code) for g in deleted] == [(group_id, NO_GROUP) for group_id in ids]
     deleted = (await callers.operator.stub.DeleteGroups(delete, timeout=60)).results
     assert [g.error_code for g in deleted] == [0, 0, error_code.GROUP_ID_NOT_FOUND]
+
+
+async def test_of_many_groups_and_their_topics_the_first_are_told_and_how_many_more(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell of each of them took a fifth of a second, and one call may name thousands."""
+    told, tell = list[str](), Trail.refused
+
+    def noted(trail: Trail, action: str, what: str, where: str, why: Any) -> None:
+        told.append(what)
+        tell(trail, action, what, where, why)
+
+    monkeypatch.setattr(Trail, "refused", noted)
+    hidden = [f"yours-{number}" for number in range(500)]
+    describe = coordinator_pb2.DescribeGroupsRequest(group_ids=hidden)
+    described = await callers.worker.stub.DescribeGroups(describe, timeout=60)
+    assert {group.error_code for group in described.groups} == {NO_GROUP}
+    assert told == [f"group:{group_id}" for group_id in hidden[:TOLD_MAX]]
+    told.clear()
+    read = coordinator_pb2.OffsetFetchRequest()
+    for number, group_id in enumerate(hidden):
+        read.groups.extend((offsets("u", "t", of=f"mine-{number}"), offsets("t", of=group_id)))
+    fetched = (await callers.worker.stub.OffsetFetch(read, timeout=60)).groups
+    assert {group.error_code for group in fetched[1::2]} == {NO_GROUP}
+    codes = [[entry.error_code for topic in group.topics for entry in topic.partitions] for group in fetched]
+    assert codes[::2] == [[NO_TOPIC, 0]] * len(hidden)
+    assert told == [*(f"group:{group_id}" for group_id in hidden[:TOLD_MAX]), *["topic:u"] * TOLD_MAX]
 
 
 @pytest.mark.row("LS-10")

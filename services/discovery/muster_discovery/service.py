@@ -154,7 +154,8 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.ListTopicsResponse:
         """Topics of the catalog, with every change that this instance acknowledged."""
         check_names(request.names)
-        return self._rights.seen(await self._topics.list(request.names))
+        topics = await self._topics.list(request.names)
+        return await self._rights.seen(topics, is_whole=not request.names)
 
     async def CreateTopic(
         self, request: discovery_pb2.CreateTopicRequest, context: Any

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -305,7 +306,7 @@ class Rights:
         host: str,
     ) -> Verdict | None:
         group_ids = list(dict.fromkeys(request.group_ids))
-        allowed = [self._access.allows(who, *need, group_id, host) for group_id in group_ids]
+        allowed = self._access.allows_each(who, *need, group_ids, host)
         if all(allowed):
             return None
         kind = type(request)
@@ -347,15 +348,19 @@ class Rights:
         return Verdict(request if verdict is None else verdict.request, complete)
 
     def _fetch(self, who: str, need: Need, request: OffsetFetchRequest, host: str) -> Verdict | None:
-        access = self._access
+        group_ids = [group.group_id for group in request.groups]
+        may_read = self._access.allows_each(who, *need, group_ids, host)
+        read = [group for group, may in zip(request.groups, may_read, strict=True) if may]
+        names = [topic.topic for group in read for topic in group.topics]
+        sees = iter(self._topics(who, names, host))
         groups: list[_FetchedGroup] = []
         part = OffsetFetchRequest()
-        for group in request.groups:
-            if not access.allows(who, need.verb, need.kind, group.group_id, host):
+        for group, may in zip(request.groups, may_read, strict=True):
+            if not may:
                 refused: Any = _refused(OffsetFetchRequest(groups=[group]), need)
                 groups.append(_FetchedGroup(refused.groups[0], is_asked=False))
                 continue
-            allowed = self._topics(who, [topic.topic for topic in group.topics], host)
+            allowed = list(islice(sees, len(group.topics)))
             if all(allowed):
                 groups.append(_FetchedGroup(is_asked=True))
                 part.groups.append(group)
