@@ -1,7 +1,8 @@
 """Health on a real server: who asks proves nothing, so nothing that he does may cost others anything."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from errno import EMFILE
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.waiting import until
 from muster_runtime.rpc import health
 from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.unread import Cuts, cut
 
 pytestmark = pytest.mark.cluster
 
@@ -90,6 +92,22 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody_and_loses_its_connec
     await until(ended, "the connection is cut")
     watch.cancel()
     await until(lambda: running.watches == 0, "nobody watches")
+
+
+async def test_a_watcher_is_cut_off_though_its_connection_was_not_found_at_first(running: Running) -> None:
+    """Where a process can open no more files, none can be looked at: the watcher kept its place for ever."""
+    looks: list[Iterable[str]] = []
+
+    def cut_off(peers: Iterable[str]) -> set[str]:
+        looks.append(peers)
+        if len(looks) == 1:
+            raise OSError(EMFILE, "Too many open files")
+        return cut(peers) if len(looks) > 2 else set()
+
+    running.server.timed_writes._cuts = Cuts(cut_off)
+    await running.deaf()
+    await until(lambda: running.watches == 0, "nobody watches")
+    assert len(looks) == 3
 
 
 async def test_a_watcher_that_leaves_deafens_nobody(running: Running) -> None:

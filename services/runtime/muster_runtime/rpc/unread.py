@@ -151,8 +151,9 @@ class TimedWrites:
             async with asyncio.timeout(self._timeout_s):
                 await context.write(message)
         except TimeoutError:
-            self.cut_off(context.peer())
-            await asyncio.Event().wait()  # gRPC cancels the call when its connection has ended
+            while True:  # until gRPC cancels the call, when its connection has ended
+                self.cut_off(context.peer())
+                await asyncio.sleep(self._timeout_s)  # it is not found where no file can be opened
         except grpc.aio.InternalError as error:
             raise asyncio.CancelledError from error  # the reader left with this unread
 
