@@ -10,6 +10,7 @@ from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, own
 from kit.waiting import until
 from muster_coordinator.api import calls
 from muster_coordinator.api.calls import LARGE_BYTES, LARGE_PARTITIONS, Calls
+from muster_coordinator.api.rights import Rights
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
 from muster_protos.muster.v1 import (
@@ -86,7 +87,24 @@ def of_many_owned(number: int) -> incremental_pb2.ConsumerGroupHeartbeatRequest:
     return request
 
 
-@pytest.mark.parametrize("made", [large, of_many_partitions, of_many_topics, of_many_owned])
+def of_many_groups(number: int) -> coordinator_pb2.DescribeGroupsRequest:
+    """A request about groups, each of which has rights and an outcome of its own."""
+    group_ids = [f"g{number}-{group}" for group in range(LARGE_PARTITIONS // 4)]
+    return coordinator_pb2.DescribeGroupsRequest(group_ids=group_ids)
+
+
+def fetch_of_many_groups(number: int) -> coordinator_pb2.OffsetFetchRequest:
+    """The same about their offsets."""
+    groups = [
+        coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)
+        for group_id in of_many_groups(number).group_ids
+    ]
+    return coordinator_pb2.OffsetFetchRequest(groups=groups)
+
+
+@pytest.mark.parametrize(
+    "made", [large, of_many_partitions, of_many_topics, of_many_owned, of_many_groups, fetch_of_many_groups]
+)
 async def test_large_requests_that_come_together_are_looked_through_in_different_turns(
     monkeypatch: pytest.MonkeyPatch, made: Callable[[int], Any]
 ) -> None:
@@ -104,6 +122,7 @@ async def test_large_requests_that_come_together_are_looked_through_in_different
     turns.stop()
     of_a_commit = coordinator_pb2.OffsetCommitResponse
     found = [one.topics[0].partitions[0] if isinstance(one, of_a_commit) else one for one in answers]
+    found = [one.groups[0] if hasattr(one, "groups") else one for one in found]
     assert [one.error_code for one in found] == [error_code.COORDINATOR_NOT_AVAILABLE] * 5
     assert len(set(looked)) == 5
 
@@ -134,6 +153,59 @@ async def test_large_requests_begin_one_after_the_other_with_a_rest_between(
     assert happened == ["looked through", "rested", "begun", "rested"] * 5
 
 
+async def test_hosts_take_turns_with_large_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit of seventy kilobytes waited for all calls about a thousand groups that another host made."""
+    begun, begin = list[str](), Calls.answer_checked
+
+    async def noted(self: Calls, request: Any, host: str) -> Any:
+        begun.append(host)
+        return await begin(self, request, host)
+
+    monkeypatch.setattr(Calls, "answer_checked", noted)
+    nothing: Any = NoCluster()
+    answering = Calls(nothing, nothing, 1 << 20)
+    asked = [(of_many_groups(number), "attacker") for number in range(20)] + [(large(0), "innocent")]
+    await asyncio.gather(*(answering.answer(request, host) for request, host in asked))
+    assert begun.index("innocent") <= 2
+
+
+async def test_frames_about_many_groups_take_turns_with_large_requests(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of them may be seen is looked up in their turn, too, while other frames are answered at once."""
+    may_go, held, judge, allowed = asyncio.Event(), list[bool](), Rights.judge, Calls.answer_in_turn
+
+    async def later(self: Calls, request: Any, host: str) -> Any:
+        await may_go.wait()
+
+        def judged(*given: Any) -> Any:
+            held.append(self.large_requests.held)
+            return judge(*given)
+
+        monkeypatch.setattr(Rights, "judge", judged)
+        return await allowed(self, request, host)
+
+    monkeypatch.setattr(Calls, "answer_in_turn", later)
+    stream: Any = session_pb2_grpc.GroupSessionServiceStub(caller.channel).Session()
+    hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=60_000))
+    message = session_pb2.SessionRequest(frames=[hello])
+    several = message.frames.add().call
+    several.call_id = 1
+    several.offset_fetch.CopyFrom(fetch_of_many_groups(0))
+    other = message.frames.add().call
+    other.call_id = 2
+    other.heartbeat.group_id, other.heartbeat.member_id = group_of(0), "nobody"
+    async with asyncio.timeout(30):
+        await stream.write(message)
+        assert [frame.reply.call_id for frame in (await stream.read()).frames] == [2]
+        may_go.set()
+        (frame,) = (await stream.read()).frames
+    stream.cancel()
+    assert frame.reply.call_id == 1
+    assert len(frame.reply.offset_fetch.groups) == len(several.offset_fetch.groups)
+    assert held == [True]
+
+
 @pytest.mark.parametrize("begins", [True, False], ids=["while it begins", "after that"])
 async def test_a_large_request_whose_caller_goes_away_is_not_answered(
     monkeypatch: pytest.MonkeyPatch, begins: bool
@@ -160,11 +232,11 @@ async def test_a_large_request_whose_caller_goes_away_is_not_answered(
         await begun.wait()
         if not begins:
             rested.set()
-            await until(lambda: not answering.large_requests.locked())
+            await until(lambda: not answering.large_requests.held)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await ended.wait()
-    assert not answering.large_requests.locked()
+    assert not answering.large_requests.held
 
 
 async def test_a_message_of_many_frames_is_played_in_several_turns(

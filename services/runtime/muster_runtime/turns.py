@@ -13,6 +13,11 @@ class Turns:
         self._held = False
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
+    @property
+    def held(self) -> bool:
+        """Whether somebody has a turn."""
+        return self._held
+
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
         """Waits for a turn of the host, and holds it for the block."""

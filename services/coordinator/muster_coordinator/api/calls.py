@@ -80,7 +80,7 @@ class Calls:
 
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
-        large_requests: held by who works on a large request: they wait for each other, and nobody else does.
+        large_requests: one is worked on at a time, and hosts take turns; nobody else waits for them.
         admit_late: counts a call that has waited for its shard to be loaded; see `Admission.admit_late`.
     """
 
@@ -96,7 +96,7 @@ class Calls:
         self._view = view
         self.rights = Rights(Access()) if rights is None else rights
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
-        self.large_requests = asyncio.Lock()
+        self.large_requests = Turns()
         self.admit_late: Callable[[GroupRequest], Callable[[], None] | None] = lambda _: None
         self._encoding = Turns()
         self._joined_aside_bytes = joined_aside_bytes
@@ -156,11 +156,25 @@ class Calls:
 
     async def _answer_large(self, request: GroupRequest, host: str) -> GroupResponse:
         """Looks through a request and begins to answer it while nobody else does that."""
-        async with self.large_requests:
+        async with self.large_requests.turn(host):
             share = LoopShare()
             check(request)
             await share.rest()
             answering = await _begun(self._answer_allowed(request, host), share)
+        return await answering
+
+    def takes_turn(self, request: GroupRequest) -> bool:
+        """Whether a call of a session that has passed `check` is judged and begun in its turn.
+
+        Those that must not come after others which were made later never are.
+        """
+        is_fetch = isinstance(request, coordinator_pb2.OffsetFetchRequest)
+        return is_fetch and looked_at(request) > LARGE_PARTITIONS
+
+    async def answer_in_turn(self, request: GroupRequest, host: str) -> GroupResponse:
+        """As `answer`, of a call that `takes_turn`."""
+        async with self.large_requests.turn(host):
+            answering = await _begun(self._answer_allowed(request, host), LoopShare())
         return await answering
 
     def at_once(self, request: GroupRequest) -> OwnedShard | None:

@@ -30,6 +30,9 @@ have counts as if it did: to count what is in each of them would take long."""
 _TOPIC = 2
 """A topic takes as long as so many partitions, besides its own."""
 
+_GROUP = 5
+"""So does a group: its rights are looked up, and it has an outcome of its own."""
+
 _SPANS = 32
 """So many runs of numbers are told of a topic."""
 
@@ -44,9 +47,13 @@ def named(request: GroupRequest) -> int:
 
 
 def looked_at(request: GroupRequest) -> int:
-    """These, and what a member says in a heartbeat that it wants and works on."""
+    """These, groups as several, and what a member says in a heartbeat that it wants and works on."""
     if isinstance(request, ConsumerGroupHeartbeatRequest):
         return len(request.topics.names) + _in_topics(request.owned.topics)
+    if isinstance(request, OffsetFetchRequest):
+        return named(request) + _GROUP * len(request.groups)
+    if isinstance(request, _OF_SEVERAL_GROUPS):
+        return _GROUP * len(request.group_ids)
     return named(request)
 
 
@@ -87,6 +94,8 @@ def _fetched(request: OffsetFetchRequest) -> int:
 def _beyond(number: int, most: int) -> int:
     return number if number > most else 0
 
+
+_OF_SEVERAL_GROUPS = (DescribeGroupsRequest, ConsumerGroupDescribeRequest, DeleteGroupsRequest)
 
 _COUNTS: dict[type[Any], Callable[[Any], int]] = {
     OffsetCommitRequest: _committed,

@@ -353,12 +353,14 @@ class Rights:
         read = [group for group, may in zip(request.groups, may_read, strict=True) if may]
         names = [topic.topic for group in read for topic in group.topics]
         sees = iter(self._topics(who, names, host))
+        hidden = [group for group, may in zip(request.groups, may_read, strict=True) if not may]
+        refused: Any = _refused(OffsetFetchRequest(groups=hidden), need) if hidden else request
+        refusals = iter(refused.groups)
         groups: list[_FetchedGroup] = []
         part = OffsetFetchRequest()
         for group, may in zip(request.groups, may_read, strict=True):
             if not may:
-                refused: Any = _refused(OffsetFetchRequest(groups=[group]), need)
-                groups.append(_FetchedGroup(refused.groups[0], is_asked=False))
+                groups.append(_FetchedGroup(next(refusals), is_asked=False))
                 continue
             allowed = list(islice(sees, len(group.topics)))
             if all(allowed):

@@ -1,7 +1,7 @@
 """The group calls of one session stream: started as they come, answered as frames."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -166,6 +166,10 @@ class StreamCalls:
         except Refused as error:
             self._refuse(call_id, error)
             return
+        if self._calls.takes_turn(request):
+            with self._watch.starting(call_id, kind, request, call.traceparent):
+                self._open_task(call_id, kind, partial(self._calls.answer_in_turn, request, self._host))
+            return
         verdict = self._calls.rights.judge(request, self._host)
         if verdict is not None:
             if verdict.request is None:
@@ -253,12 +257,11 @@ class StreamCalls:
                 shard.abandon(number)
 
     def _start(self, call_id: int, kind: str, request: Any, verdict: Verdict | None) -> None:
-        self._open[call_id] = None
         shard = self._calls.at_once(request)
         if shard is None:
-            work = self._answer(call_id, kind, request, verdict)
-            self._open[call_id] = asyncio.get_running_loop().create_task(work)
+            self._open_task(call_id, kind, partial(self._calls.answer_judged, request, self._host, verdict))
             return
+        self._open[call_id] = None
         answered = partial(self._answered, call_id, kind)
         if verdict is not None:
             answered = partial(_completed, verdict.complete, answered)
@@ -293,9 +296,12 @@ class StreamCalls:
             self._stream.forget((request.group_id, request.member_id))
         self._answered(call_id, _OF_INCREMENTAL_MEMBER, response)
 
-    async def _answer(self, call_id: int, kind: str, request: Any, verdict: Verdict | None) -> None:
+    def _open_task(self, call_id: int, kind: str, answer: Callable[[], Awaitable[GroupResponse]]) -> None:
+        self._open[call_id] = asyncio.get_running_loop().create_task(self._answer(call_id, kind, answer))
+
+    async def _answer(self, call_id: int, kind: str, answer: Callable[[], Awaitable[GroupResponse]]) -> None:
         try:
-            response = await self._calls.answer_judged(request, self._host, verdict)
+            response = await answer()
             framed = partial(reply_message, call_id, kind)
             self._answered(call_id, kind, response, await self._calls.encoded(response, self._host, framed))
         except Refused as error:

@@ -64,6 +64,7 @@ class SessionStream:
         self.stream_id = stream_id
         self.client_id = ""
         self.members = StreamMembers(stream_id)
+        self._host = host
         self._around = around
         self._settings = settings
         self._outbox = Outbox(settings.max_queued_bytes, around.queued)
@@ -275,7 +276,7 @@ class SessionStream:
         share = LoopShare()
         played = self._play_from(message, 0, share)
         if played < len(message.frames):
-            async with self._around.calls.large_requests:
+            async with self._around.calls.large_requests.turn(self._host):
                 while played < len(message.frames):
                     await share.rest()
                     played = self._play_from(message, played, share)
