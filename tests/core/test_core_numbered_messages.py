@@ -1,7 +1,9 @@
 """Messages that differ in a number alone are read as if each had been added by itself."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from muster_core import numbered_messages as module
 from muster_core.numbered_messages import numbered_messages
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -23,3 +25,20 @@ def test_each_is_there_with_its_number(topic: str, numbers: list[int]) -> None:
     )
     assert made == expected
     assert made.SerializeToString() == expected.SerializeToString(), "the log has the same bytes"
+
+
+@pytest.mark.parametrize(("numbers", "headers"), [([0], 1), ([*range(300)], 2)])
+def test_only_headers_that_are_needed_are_made(
+    monkeypatch: pytest.MonkeyPatch, numbers: list[int], headers: int
+) -> None:
+    """Of twenty thousand topics with a partition each all else would be made for nothing, and take half a second."""
+    made: list[tuple[int, int]] = []
+    header = module.header
+
+    def noted(field: int, length: int) -> bytes:
+        made.append((field, length))
+        return header(field, length)
+
+    monkeypatch.setattr(module, "header", noted)
+    numbered_messages(MEMBER.KEPT_TOKENS_FIELD_NUMBER, b"", TOKEN.PARTITION_FIELD_NUMBER, numbers)
+    assert len(made) == headers

@@ -21,12 +21,15 @@ def numbered_messages(field: int, like: bytes, number_field: int, numbers: Itera
         numbers: of the messages, in order; none is below 0.
     """
     begin = like + _varint(number_field << 3 | _VARINT)
-    begins = [header(field, len(begin) + size) + begin for size in range(11)]
+    begins: dict[int, bytes] = {}  # by size of the number: twenty thousand topics may have one partition each
     parts: list[bytes] = []
     add = parts.append
     for number in numbers:
         encoded = _varint(number)
-        add(begins[len(encoded)])
+        size = len(encoded)
+        if size not in begins:
+            begins[size] = header(field, len(begin) + size) + begin
+        add(begins[size])
         add(encoded)
     return b"".join(parts)
 
