@@ -1,8 +1,8 @@
 """What an acknowledged record does to the groups of a shard, live and in a replay alike."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from heapq import nsmallest
 from itertools import repeat
 from typing import Any
 
@@ -26,7 +26,7 @@ from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.claims import Claims
 from muster_core.state.members.member import Member
-from muster_core.state.published import TopicPartition, partitions_in
+from muster_core.state.published import TopicPartition
 
 _NOBODY = ("", None)
 _OF_OFFSETS = frozenset({"offset_committed", "offset_tombstone", "group_tombstone"})
@@ -206,7 +206,7 @@ class Application:
             member.token = position
             group.assign(member, assignment, kept_tokens)
             owner = member_id, position
-            owners.update(zip(partitions_in(assignment), repeat(owner)))
+            owners.update(zip(group.partitions_given(member_id, assignment), repeat(owner)))
             since: dict[tuple[int, int], tuple[str, Position]] = {}  # many partitions have few tokens
             for kept in kept_tokens:
                 partition = kept.topic, kept.partition
@@ -241,7 +241,7 @@ class Application:
         size_bytes = 0
         moved = [p for p, new in after.items() if (old := before.get(p)) is None or old[0] != new[0]]
         moved += [p for p in before if p not in after]
-        for partition in _first_of(moved, self._config.history_moves + 1):
+        for partition in nsmallest(self._config.history_moves + 1, moved):
             giver, taker = before.get(partition, _NOBODY)[0], after.get(partition, _NOBODY)[0]
             names_bytes = utf8_bytes(partition[0] + giver + taker)
             size_bytes += names_bytes
@@ -470,19 +470,6 @@ def _alone(cause: common_pb2.RebalanceCause) -> common_pb2.RebalanceCause:
     copied = common_pb2.RebalanceCause()
     copied.CopyFrom(cause)
     return copied
-
-
-def _first_of(partitions: Iterable[TopicPartition], count: int) -> list[TopicPartition]:
-    """The first of them in the order of topic and number."""
-    numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, number in partitions:
-        numbers[topic].append(number)
-    found: list[TopicPartition] = []
-    for topic in sorted(numbers):
-        found += zip(repeat(topic), sorted(numbers[topic]))
-        if len(found) >= count:
-            break
-    return found[:count]
 
 
 def group_of(record: records_pb2.Record) -> str:

@@ -44,10 +44,17 @@ class KeptTokens:
 
 
 def _write(answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> None:
+    texts: dict[tuple[int, int], str] = {}  # many partitions have few tokens
     for (topic, epoch, offset), alike in groupby(tokens, _topic_and_token):
-        like = PartitionToken(topic=topic, token=Position(epoch, offset).token).SerializeToString()
+        text = texts.get((epoch, offset))
+        if text is None:
+            text = texts[epoch, offset] = Position(epoch, offset).token
         numbers = [kept.partition for kept in alike]
-        answer.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
+        if len(numbers) == 1:
+            answer.kept_tokens.add(topic=topic, partition=numbers[0], token=text)
+        else:
+            like = PartitionToken(topic=topic, token=text).SerializeToString()
+            answer.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
 
 
 def _topic_and_token(kept: records_pb2.KeptToken) -> tuple[str, int, int]:

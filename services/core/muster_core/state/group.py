@@ -31,7 +31,8 @@ from muster_core.state.members.member_secret import OPEN, Lock, lock_of
 from muster_core.state.members.protocols import Protocols, Supporters
 from muster_core.state.offsets.offset_store import OffsetStore
 from muster_core.state.offsets.reported_ends import ReportedEnds
-from muster_core.state.published import TopicPartition, topics_in
+from muster_core.state.plan import Plan
+from muster_core.state.published import TopicPartition, partitions_in, topics_in
 from muster_core.waiting.timing_wheel import Timer
 
 CONSUMER = "consumer"
@@ -86,6 +87,7 @@ class Group:
         history: the last generations.
         incremental: what it is as an incremental group, whose epoch is the generation; None: it is classic.
         reverted: whether it is classic again, and has no assignment since (docs/safety.md, INC-151).
+        planned: what its leader has handed in and is on its way to the log; None: nothing.
         settings: what is set for it, whatever kind it is of; replaced, never changed.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
@@ -121,6 +123,7 @@ class Group:
         self.history = History(history_length)
         self.incremental: IncrementalGroup | None = None
         self.reverted = False
+        self.planned: Plan | None = None
         self.settings = NO_SETTINGS
         self.stored = True
         self.in_flight = False
@@ -359,6 +362,13 @@ class Group:
         self._assigned_bytes += COPIES * (len(assignment) - len(member.assignment))
         self._assigned_bytes += KEPT_TOKEN_BYTES * (len(kept_tokens) - len(member.kept_tokens))
         member.assignment, member.kept_tokens = assignment, kept_tokens
+
+    def partitions_given(self, member_id: str, assignment: bytes) -> Sequence[TopicPartition]:
+        """The partitions of an assignment; of the one that was handed in they were read by then."""
+        planned = self.planned
+        if planned is not None and planned.assignments.get(member_id) == assignment:
+            return planned.given(member_id)
+        return partitions_in(assignment)
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""

@@ -1,58 +1,88 @@
 """What the leader of a group hands in: who is to own what."""
 
-import sys
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
 
 from muster_core.state.holdings import COPIES, OWNED_PARTITION_BYTES
-from muster_core.state.published import TopicPartition, partitions_in, read_assignment
+from muster_core.state.published import TopicPartition, read_assignment
+
+TopicNumbers = tuple[str, list[int]]
+"""A topic, and numbers of its partitions."""
+
+TURN_TOPICS = 4_000
+"""So many topics are read, or compared, in some milliseconds; then others have their turn."""
+_READ_TOPICS = 1_000
+_PARTITIONS_AS_TOPIC = 8
+"""So many partitions of a topic take as long to read as the topic."""
 
 
 class Plan:
     """The assignments of a generation.
 
-    Those that are published ones are read here, and not kept as messages: that would take most of the time.
-
-    Args:
-        request: the leader's call.
-        members: of the group; what others are given is not looked at.
-        most: how many partitions may be given: of a plan that gives more nothing else is read.
+    Those that are published ones are read, and not kept as messages: that would take most of the time.
 
     Attributes:
-        assignments: bytes by member id.
+        assignments: bytes by member id, as far as they were read.
         partitions: how many partitions are given, as far as the bytes are published assignments. Above what
             may be given it is less than that.
     """
 
-    def __init__(self, request: SyncGroupRequest, members: Container[str], most: int = sys.maxsize) -> None:
+    def __init__(self) -> None:
         self.assignments: dict[str, bytes] = {}
         self.partitions = 0
-        self._numbers: dict[str, list[int]] = {}
-        numbers = self._numbers
+        self._topics: list[TopicNumbers] = []
+        self._topics_of: dict[str, list[TopicNumbers]] = {}
+        self._given: dict[str, list[TopicPartition]] = {}
+        self._different: set[TopicPartition] = set()
+
+    def read(self, request: SyncGroupRequest, members: Container[str], most: int) -> Iterator[None]:
+        """Reads a call. Yields when others should have their turn (docs/safety.md, LIM-17).
+
+        Args:
+            request: the leader's call.
+            members: of the group; what others are given is not looked at.
+            most: how many partitions may be given: of a plan that gives more nothing else is read.
+        """
+        left = TURN_TOPICS
         for entry in request.assignments:
             if (member_id := entry.member_id) not in members:
                 continue
             assignment = entry.assignment
             self.assignments[member_id] = assignment
+            self._topics_of.pop(member_id, None)
+            self._given.pop(member_id, None)
             message = read_assignment(assignment)
             if message is None:
                 continue
             if self.partitions + len(message.partitions) > most:  # each topic has one at least
                 self.partitions += len(message.partitions)
                 return
-            given = message.partitions[:]
-            self.partitions += sum([len(one.partitions) for one in given])
-            if self.partitions > most:
-                return
-            for one in given:
-                numbers.setdefault(one.topic, []).extend(one.partitions[:])
+            topics = self._topics_of[member_id] = []
+            given = self._given[member_id] = []
+            for first in range(0, len(message.partitions), _READ_TOPICS):
+                slice_of = message.partitions[first : first + _READ_TOPICS]
+                some = [(one.topic, one.partitions) for one in slice_of]
+                count = sum([len(numbers) for _, numbers in some])
+                self.partitions += count
+                if self.partitions > most:
+                    return
+                listed = [(topic, numbers[:]) for topic, numbers in some]
+                partitions = [(topic, number) for topic, numbers in listed for number in numbers]
+                topics += listed
+                given += partitions
+                self._different.update(partitions)
+                left -= len(some) + count // _PARTITIONS_AS_TOPIC
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+            self._topics += topics
 
     @property
     def topics(self) -> Iterable[str]:
-        """The topics of which partitions are given."""
-        return self._numbers
+        """The topics of which partitions are given; one may be there several times."""
+        return [topic for topic, _ in self._topics]
 
     @property
     def held_bytes(self) -> int:
@@ -61,13 +91,24 @@ class Plan:
 
     def given(self, member_id: str) -> Sequence[TopicPartition]:
         """The partitions that a member is given; none where its bytes are foreign."""
-        return partitions_in(self.assignments.get(member_id, b""))
+        return self._given.get(member_id, ())
+
+    def topics_of(self, member_id: str) -> Sequence[TopicNumbers]:
+        """The same by topic, as the bytes have it: one may be there several times."""
+        return self._topics_of.get(member_id, ())
+
+    def is_foreign(self, member_id: str) -> bool:
+        """Whether a member is given bytes that are no published assignment."""
+        return member_id not in self._topics_of and self.assignments.get(member_id, b"") != b""
 
     def take_back(self, member_id: str, partitions: Collection[TopicPartition]) -> None:
         """Takes partitions out of what a member is given, whose bytes are a published assignment."""
         message = read_assignment(self.assignments[member_id])
         assert message is not None
+        fewer = {topic for topic, _ in partitions}
         for entry in message.partitions:
+            if entry.topic not in fewer:
+                continue
             left = [number for number in entry.partitions if (entry.topic, number) not in partitions]
             del entry.partitions[:]
             entry.partitions.extend(left)
@@ -75,6 +116,8 @@ class Plan:
         del message.partitions[:]
         message.partitions.extend(left_topics)
         self.assignments[member_id] = message.SerializeToString(deterministic=True)
+        topics = self._topics_of[member_id] = [(one.topic, one.partitions[:]) for one in message.partitions]
+        self._given[member_id] = [(topic, number) for topic, numbers in topics for number in numbers]
 
     def removed_of(self, removed: Mapping[str, Collection[int]]) -> TopicPartition | None:
         """A partition that is given and was removed, by topic and number; None: there is none.
@@ -82,15 +125,18 @@ class Plan:
         Args:
             removed: numbers of removed partitions by topic.
         """
-        for topic in removed.keys() & self._numbers.keys():
-            for number in self._numbers[topic]:
-                if number in removed[topic]:
-                    return topic, number
+        if not removed:
+            return None
+        for topic, numbers in self._topics:
+            if topic in removed:
+                for number in numbers:
+                    if number in removed[topic]:
+                        return topic, number
         return None
 
     def given_twice(self, member_ids: Iterable[str]) -> TopicPartition | None:
         """A partition that two members are given, or one twice; None: there is none."""
-        if all(len(set(numbers)) == len(numbers) for numbers in self._numbers.values()):
+        if len(self._different) == self.partitions:
             return None
         seen: set[TopicPartition] = set()
         for partition in chain.from_iterable(map(self.given, member_ids)):

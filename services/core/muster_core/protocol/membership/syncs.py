@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
@@ -25,11 +26,13 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.members.claims import Claims
 from muster_core.state.members.member import Member
-from muster_core.state.plan import Plan
+from muster_core.state.plan import TURN_TOPICS, Plan
 from muster_core.state.published import TopicPartition
 
 _KEPT_TOKENS = records_pb2.MemberAssignment.KEPT_TOKENS_FIELD_NUMBER
 _PARTITION = records_pb2.KeptToken.PARTITION_FIELD_NUMBER
+_TOKEN_AS_TOPICS = 4
+"""A kept token, or a run of them, takes as long to write as so many topics to read."""
 _REBALANCES = "the group rebalances; join again"
 
 
@@ -88,52 +91,81 @@ class Syncs:
     def _sync_while_completing(
         self, group: Group, member: Member, call: Request, request: SyncGroupRequest
     ) -> None:
-        record: records_pb2.Record | None = None
-        plan: Plan | None = None
-        to_release: set[str] = set()
         if group.leader == member.member_id:
-            limit = self._context.config.max_partitions
-            plan = Plan(request, group.members, limit)
-            if plan.partitions > limit:
-                text = f"assignments: more than {limit:,} partitions are given, which is as many as may be"
-                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
-                return
-            if full := self._context.bounds.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
-                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
-                return
-            if (twice := plan.given_twice(group.members)) is not None:
-                text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
-                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
-                return
-            if (gone := plan.removed_of(self._context.catalog.removed)) is not None:
-                text = f"assignments: {gone[0]}/{gone[1]} is given, and was removed; read the topics again"
-                self._context.refuse(call.call_id, error_code.UNKNOWN_TOPIC_OR_PARTITION, text)
-                return
-            claims = Claims(group.members.values(), limit)
-            claims.withhold(plan, group.owners)
-            to_release = claims.unmet(plan.assignments)
-            record = self._context.record()
-            if not self._fill_assignment(record.assignment_committed, group, member.member_id, plan, claims):
-                text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
-                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
-                return
-            if (size_bytes := record.ByteSize()) > RECORD_MAX_BYTES:
-                text = f"the assignment takes {size_bytes} bytes in the log, which takes {RECORD_MAX_BYTES}"
-                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
-                return
+            self._go_through(group, call, _place_of(group), self._hand_in(group, member, call, request))
+        else:
+            self._park(group, member, call)
+
+    def _go_through(self, group: Group, call: Request, place: "_Place", work: Iterator[None]) -> None:
+        """Goes through what a leader hands in, where that takes long in several turns (LIM-17).
+
+        What comes for the group meanwhile waits in line. Should it change all the same, the call begins anew.
+        """
+        for _ in work:
+            self._context.go_on_later(group, call, partial(self._go_on, group, call, place, work))
+            return
+
+    def _go_on(self, group: Group, call: Request, place: "_Place", work: Iterator[None]) -> None:
+        if self._context.groups.get(group.group_id) is group and _place_of(group) == place:
+            self._go_through(group, call, place, work)
+        else:
+            self._context.route(call.call_id)
+
+    def _park(self, group: Group, member: Member, call: Request) -> None:
+        """Lets a member wait for its assignment."""
         if member.sync_call is not None:
             text = "the member has synced again; this call was replaced"
             self._context.refuse(member.sync_call, error_code.REBALANCE_IN_PROGRESS, text)
         member.sync_call = call.call_id
         self._rebalancer.synced(group, member)
-        if record is not None and plan is not None:
-            self._deletions.note_before(plan.topics)
-            self._context.append(
-                [record],
-                partial(self._assignment_stored, group, to_release),
-                holds=group,
-                overdue=partial(self._refuse_syncs, group),
-            )
+
+    def _hand_in(
+        self, group: Group, member: Member, call: Request, request: SyncGroupRequest
+    ) -> Iterator[None]:
+        """Refuses a plan, or stores it; yields when others should have their turn."""
+        limit = self._context.config.max_partitions
+        plan = Plan()
+        yield from plan.read(request, group.members, limit)
+        if plan.partitions > limit:
+            text = f"assignments: more than {limit:,} partitions are given, which is as many as may be"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
+        if full := self._context.bounds.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            return
+        if (twice := plan.given_twice(group.members)) is not None:
+            text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
+        claims = Claims()
+        yield from claims.look_through(tuple(group.members.values()), limit)
+        yield from claims.withhold(plan, group.owners)
+        to_release: set[str] = set()
+        yield from claims.unmet_by_plan(plan, to_release)
+        record = self._context.record()
+        writing = _Writing(group, plan, claims, self._context.config.max_kept_tokens)
+        yield from writing.fill(record.assignment_committed, member.member_id)
+        if (gone := plan.removed_of(self._context.catalog.removed)) is not None:
+            text = f"assignments: {gone[0]}/{gone[1]} is given, and was removed; read the topics again"
+            self._context.refuse(call.call_id, error_code.UNKNOWN_TOPIC_OR_PARTITION, text)
+            return
+        if writing.left_bytes < 0:
+            text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
+        if (size_bytes := record.ByteSize()) > RECORD_MAX_BYTES:
+            text = f"the assignment takes {size_bytes} bytes in the log, which takes {RECORD_MAX_BYTES}"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
+        self._park(group, member, call)
+        self._deletions.note_before(plan.topics)
+        group.planned = plan
+        self._context.append(
+            [record],
+            partial(self._assignment_stored, group, to_release),
+            holds=group,
+            overdue=partial(self._refuse_syncs, group),
+        )
 
     def _sync_while_stable(self, group: Group, member: Member, call: Request, _: SyncGroupRequest) -> None:
         """Answers a member with its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
@@ -142,6 +174,7 @@ class Syncs:
         self._context.reply(call.call_id, self._answer_to(member, self._answer_to_all(group, member.token)))
 
     def _assignment_stored(self, group: Group, to_release: set[str]) -> None:
+        group.planned = None
         for topics in self._context.deletions:
             group.renew(topics)  # it was made before them
         waiting = [(m, m.sync_call) for m in group.members.values() if m.sync_call is not None]
@@ -158,34 +191,6 @@ class Syncs:
                 call_id, member.sync_call = member.sync_call, None
                 self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._context.log_slow)
                 self._rebalancer.touch(group, member)
-
-    def _fill_assignment(
-        self,
-        record: records_pb2.AssignmentCommitted,
-        group: Group,
-        leader: str,
-        plan: Plan,
-        claims: Claims,
-    ) -> bool:
-        """Writes the record of what the leader hands in; strangers are ignored (SG-14 to SG-16).
-
-        A token names its topic, so tokens may be far larger than the assignment: they are counted while they
-        are written. False: they are too many for a record.
-        """
-        record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
-        left_bytes = RECORD_MAX_BYTES
-        kept = _Kept(group, plan, claims, self._context.config.max_kept_tokens)
-        for member_id, member in group.members.items():
-            entry = record.members.add(member_id=member_id, assignment=plan.assignments.get(member_id, b""))
-            own = kept.of(member) if group.owners else ()
-            for (topic, position), alike in groupby(own, _topic_and_token):
-                like = records_pb2.KeptToken(topic=topic, position=position.to_proto()).SerializeToString()
-                numbers = [number for (_, number), _ in alike]
-                left_bytes -= len(like) * len(numbers)
-                if left_bytes < 0:
-                    return False
-                entry.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
-        return True
 
     def _answer_to_all(self, group: Group, token: Position) -> SyncGroupResponse:
         """What the answers to members with this token have in common."""
@@ -237,10 +242,34 @@ class Syncs:
         self._context.reply(call.call_id, response)
 
 
-class _Kept:
-    """Partitions that members never gave up and keep, with their tokens: writes in flight stay valid.
+class _Place(NamedTuple):
+    """Where a group is, as far as a plan is about it: the same as long as what comes for it waits in line."""
 
-    As many as the coordinator can name one by one; the others get new tokens.
+    state: GroupState
+    generation: int
+    leader: Member | None
+    renewed_topics: frozenset[str]
+
+
+def _place_of(group: Group) -> _Place:
+    return _Place(group.state, group.generation, group.members.get(group.leader), group.renewed_topics)
+
+
+class _Writing:
+    """Writes the record of what a leader hands in, with tokens of what members keep.
+
+    With them writes in flight stay valid. As many keep theirs as the coordinator can name one by one; the
+    others get new ones. A token names its topic, so tokens may be far larger than the assignment: they are
+    counted while they are written.
+
+    Args:
+        group: the group.
+        plan: what is handed in.
+        claims: what members keep.
+        most: how many tokens.
+
+    Attributes:
+        left_bytes: what of a record is left beside tokens. Below 0: they are too many, and not all are there.
     """
 
     def __init__(self, group: Group, plan: Plan, claims: Claims, most: int) -> None:
@@ -248,9 +277,40 @@ class _Kept:
         self._plan = plan
         self._claims = claims
         self._left = most
+        self._tails: dict[Position, bytes] = {}
+        self.left_bytes = RECORD_MAX_BYTES
 
-    def of(self, member: Member) -> Iterator[tuple[TopicPartition, Position]]:
-        """Those of a member, in the order in which it is given them.
+    def fill(self, record: records_pb2.AssignmentCommitted, leader: str) -> Iterator[None]:
+        """Fills the record; strangers are ignored (SG-14 to SG-16). Yields when others should have a turn."""
+        group = self._group
+        record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
+        left = TURN_TOPICS
+        for member_id, member in tuple(group.members.items()):
+            assignment = self._plan.assignments.get(member_id, b"")
+            entry = record.members.add(member_id=member_id, assignment=assignment)
+            own = self._kept_by(member) if group.owners else ()
+            for (topic, position), alike in groupby(own, _topic_and_token):
+                like = records_pb2.KeptToken(topic=topic).SerializeToString() + self._tail_of(position)
+                numbers = [number for (_, number), _ in alike]
+                self.left_bytes -= len(like) * len(numbers)
+                if self.left_bytes < 0:
+                    return
+                entry.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
+                left -= _TOKEN_AS_TOPICS
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+
+    def _tail_of(self, position: Position) -> bytes:
+        """A token without its topic; many partitions have few."""
+        tail = self._tails.get(position)
+        if tail is None:
+            message = records_pb2.KeptToken(position=position.to_proto())
+            tail = self._tails[position] = message.SerializeToString()
+        return tail
+
+    def _kept_by(self, member: Member) -> Iterator[tuple[TopicPartition, Position]]:
+        """The partitions that a member never gave up and keeps, in the order in which it is given them.
 
         Without topics that were deleted: what is given of them now is another one's.
         """

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from muster_core.position import Position
 from muster_core.state.members.member import Member
-from muster_core.state.plan import Plan
+from muster_core.state.plan import TURN_TOPICS, Plan
 from muster_core.state.published import TopicPartition, read_assignment, read_subscription
 
 Numbers = dict[str, set[int]]
@@ -31,42 +31,69 @@ class Claims:
         complete: whether all of them were looked at.
     """
 
-    def __init__(self, members: Iterable[Member], most: int = sys.maxsize) -> None:
+    def __init__(self, members: Iterable[Member] = (), most: int = sys.maxsize) -> None:
         self.complete = True
         self._by_member: dict[str, Numbers] = {}
+        for _ in self.look_through(members, most):
+            pass
+
+    def look_through(self, members: Iterable[Member], most: int) -> Iterator[None]:
+        """Looks through what members said, where that was not done at once.
+
+        Yields when others should have their turn (docs/safety.md, LIM-17).
+        """
+        left = TURN_TOPICS
         nothing_in: set[bytes] = set()  # mostly all say the same
         for member in members:
             told = [metadata for _, metadata in member.terms.protocols if metadata not in nothing_in]
-            entries = list(claimed_in(told))
+            entries: list[tuple[str, list[int]]] = []
+            for entry in claimed_in(told):
+                entries.append(entry)
+                left -= 1
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
             if not entries:
                 nothing_in.update(told)
-            most -= sum(len(numbers) for _, numbers in entries)
+            most -= sum([len(numbers) for _, numbers in entries])
             if most < 0:
                 self.complete = False
                 return
             if entries:
                 claimed = self._by_member[member.member_id] = Numbers()
                 for topic, numbers in entries:
-                    claimed.setdefault(topic, set()).update(numbers)
+                    if topic in claimed:
+                        claimed[topic].update(numbers)
+                    else:
+                        claimed[topic] = set(numbers)
 
     def of(self, member_id: str) -> Mapping[str, set[int]]:
         """What a member keeps."""
         return self._by_member.get(member_id, {})
 
-    def withhold(self, plan: Plan, owners: Owners) -> None:
+    def withhold(self, plan: Plan, owners: Owners) -> Iterator[None]:
         """Takes out of a plan what it gives to one member while another one keeps it (GRP-41).
 
         What several say that they keep is nobody's until they have released it. Where more is claimed than is
-        looked at, nobody is given what it did not have.
+        looked at, nobody is given what it did not have. Yields when others should have their turn.
         """
-        kept, kept_twice = self._together()
+        kept, kept_twice = Numbers(), Numbers()
+        yield from self._put_together(kept, kept_twice)
         if not kept and self.complete:
             return
         nothing: frozenset[int] = frozenset()
+        left = TURN_TOPICS
         for member_id in tuple(plan.assignments):
             own = self.of(member_id)
             held_back = set[TopicPartition]()
-            for topic, given in _by_topic(plan.assignments[member_id]).items():
+            for topic, numbers in plan.topics_of(member_id):
+                left -= 1
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+                if self.complete and kept.get(topic, nothing) is own.get(topic, nothing):
+                    continue  # nobody else keeps anything of it
+                given = set(numbers)
                 taken = (given & kept.get(topic, nothing)) - own.get(topic, nothing)
                 taken |= given & kept_twice.get(topic, nothing)
                 if not self.complete:
@@ -74,6 +101,23 @@ class Claims:
                 held_back.update((topic, number) for number in taken)
             if held_back:
                 plan.take_back(member_id, held_back)
+
+    def unmet_by_plan(self, plan: Plan, unmet: set[str]) -> Iterator[None]:
+        """Adds the members to which a plan does not give all that they keep; as `withhold` it yields."""
+        left = TURN_TOPICS
+        for member_id, claimed in self._by_member.items():
+            if plan.is_foreign(member_id):
+                continue
+            lacking = dict(claimed)
+            for topic, numbers in plan.topics_of(member_id):
+                left -= 1
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+                if topic in lacking:
+                    lacking[topic] = lacking[topic].difference(numbers)
+            if any(lacking.values()):
+                unmet.add(member_id)
 
     def unmet(self, assignments: Mapping[str, bytes]) -> set[str]:
         """The members that are not given all that they keep: they are to release it, and to join again."""
@@ -99,16 +143,28 @@ class Claims:
                 if not numbers <= given.get(topic, set()):
                     yield member_id, topic
 
-    def _together(self) -> tuple[Numbers, Numbers]:
-        """What anybody keeps, and what several say that they keep."""
-        kept, twice = Numbers(), Numbers()
+    def _put_together(self, kept: Numbers, twice: Numbers) -> Iterator[None]:
+        """Adds what anybody keeps, and what several say that they keep.
+
+        What one member alone keeps of a topic is its very set.
+        """
+        shared = set[str]()
+        left = TURN_TOPICS
         for claimed in self._by_member.values():
             for topic, numbers in claimed.items():
-                before = kept.setdefault(topic, set())
+                left -= 1
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+                before = kept.setdefault(topic, numbers)
+                if before is numbers:
+                    continue
+                if topic not in shared:
+                    shared.add(topic)
+                    before = kept[topic] = set(before)
                 if not before.isdisjoint(numbers):
                     twice.setdefault(topic, set()).update(before & numbers)
                 before |= numbers
-        return kept, twice
 
 
 def _by_topic(assignment: bytes) -> Numbers:

@@ -1,0 +1,195 @@
+"""Plans of many topics: what they come to, and that others have their turn meanwhile."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+
+import pytest
+from conformance import acts
+from core.test_core_sync_edges import given, kept, owning
+from core.test_core_topics import hear
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
+from muster_core import error_code
+from muster_core.protocol.membership import syncs
+from muster_core.state import group as groups
+from muster_core.state import plan as plans
+from muster_core.state.members import claims
+from muster_core.state.published import TopicPartition, partitions_in
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+MODULES: tuple[ModuleType, ...] = (plans, claims, syncs)
+MEMBERS = ("a", "b", "c")
+PARTITIONS = [(topic, number) for topic in "tuv" for number in range(3)]
+OWNED = st.lists(st.sampled_from(PARTITIONS), max_size=6, unique=True)
+SHARES = st.fixed_dictionaries(dict.fromkeys(MEMBERS, OWNED))
+
+
+def entries(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
+    """Each by itself: a topic may be named several times."""
+    return [common_pb2.TopicPartitions(topic=topic, partitions=[number]) for topic, number in partitions]
+
+
+def assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    return common_pb2.Assignment(version=1, partitions=entries(partitions)).SerializeToString()
+
+
+def keeping(partitions: Iterable[TopicPartition]) -> list[tuple[str, bytes]]:
+    subscription = common_pb2.Subscription(
+        version=1, topics=["t"], owned_partitions=entries(partitions), keeps_owned=True
+    )
+    return [("range", subscription.SerializeToString())]
+
+
+def in_turns_of(patch: pytest.MonkeyPatch, topics: int) -> None:
+    for module in MODULES:
+        patch.setattr(module, "TURN_TOPICS", topics)
+
+
+def many(count: int) -> bytes:
+    return assignment((f"topic-{number}", 0) for number in range(count))
+
+
+def shared_out(
+    cluster: VirtualShard, members: Mapping[str, VirtualMember], shares: Mapping[str, list[TopicPartition]]
+) -> tuple[int, str]:
+    """All sync, and the leader hands the shares in; code and text of its answer."""
+    leader = next(one for one in members.values() if one.members)
+    for one in members.values():
+        if one is not leader:
+            one.sync()
+    leader.sync({members[name].member_id: assignment(some) for name, some in shares.items()})
+    cluster.advance(1_000)
+    answer = leader.synced()
+    return answer.error_code, answer.error_message
+
+
+@pytest.mark.parametrize("topics", [plans.TURN_TOPICS, 0])
+@drawn(before=SHARES, keeps=SHARES, after=SHARES)
+def test_a_plan_is_refused_or_shared_out_as_its_partitions_say(
+    topics: int,
+    before: Mapping[str, list[TopicPartition]],
+    keeps: Mapping[str, list[TopicPartition]],
+    after: Mapping[str, list[TopicPartition]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        in_turns_of(patch, topics)
+        cluster = acts.shard()
+        members = dict(zip(MEMBERS, acts.joined(cluster, *MEMBERS), strict=True))
+        first = {partition: name for name in MEMBERS for partition in before[name]}  # each to one
+        code, _ = shared_out(
+            cluster, members, {name: [p for p, who in first.items() if who == name] for name in MEMBERS}
+        )
+        assert not code
+        token = cluster.log[-1][0].token
+        for name, one in members.items():
+            one.protocols = keeping(keeps[name])
+        acts.rejoined(*members.values())
+        code, text = shared_out(cluster, members, after)
+        times = Counter(partition for name in MEMBERS for partition in after[name])
+        twice = {f"assignments: {p[0]}/{p[1]} is given more than once" for p in times if times[p] > 1}
+        assert code == (error_code.INVALID_REQUEST if twice else error_code.NONE)
+        if twice:
+            assert text in twice
+            return
+        record = cluster.log[-1][1].assignment_committed
+        ids = {one.member_id: name for name, one in members.items()}
+        recorded = {ids[entry.member_id]: entry for entry in record.members}
+        for name in MEMBERS:
+            others = {p for other in MEMBERS if other != name for p in keeps[other]}
+            left = [p for p in after[name] if p not in others]
+            assert [*partitions_in(recorded[name].assignment)] == left
+            own = [p for p in left if p in keeps[name] and first.get(p) == name]
+            assert [(one.topic, one.partition) for one in recorded[name].kept_tokens] == own
+        group = cluster.shard.groups["g"]
+        assert group.to_release == {
+            members[name].member_id
+            for name in MEMBERS
+            if not {*keeps[name]} <= {*partitions_in(recorded[name].assignment)}
+        }
+        owners = {p: (who, position.token) for p, (who, position) in group.owners.items()}
+        assert {token for _, token in owners.values()} <= {token, cluster.log[-1][0].token}
+        assert cluster.reloaded().shard.groups["g"].owners == group.owners
+        moves = [(one.topic, one.partition) for one in next(iter(reversed(group.history))).moves]
+        now = {p: ids[who] for p, (who, _) in owners.items()}
+        assert moves == sorted(p for p in {*first, *now} if first.get(p) != now.get(p))
+
+
+def test_a_plan_of_many_topics_is_gone_through_in_turns_while_the_group_waits() -> None:
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    follower.sync()
+    newcomer = acts.member(cluster, "c")
+    asking = cluster.ask(newcomer.join_request())
+    assert isinstance(asking, coordinator_pb2.JoinGroupResponse)
+    newcomer.member_id = asking.member_id
+    stored = len(cluster.log)
+    leader.sync({leader.member_id: many(3 * plans.TURN_TOPICS)})
+    joining = cluster.send(newcomer.join_request())
+    turns = 0
+    while len(cluster.log) == stored:
+        turns += 1
+        assert leader.heartbeat() == error_code.NONE
+        assert cluster.shard.groups["g"].line
+        cluster.advance(4)
+    assert turns >= 3
+    assert leader.synced().assignment == many(3 * plans.TURN_TOPICS)
+    assert follower.synced().error_code == error_code.NONE
+    assert cluster.is_parked(joining)
+    assert leader.heartbeat() == error_code.REBALANCE_IN_PROGRESS
+
+
+def test_what_a_member_keeps_of_a_topic_that_is_deleted_between_the_turns_has_a_new_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once = plans.TURN_TOPICS
+    for turns in range(1, 100):
+        in_turns_of(monkeypatch, at_once)
+        cluster = acts.shard()
+        hear(cluster, 5, {"t": 2, "u": 1})
+        (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=[("range", owning())]))
+        who.sync({who.member_id: given(0, 1)}).synced()
+        who.protocols = [("range", owning(0, 1))]
+        acts.rejoined(who)
+        in_turns_of(monkeypatch, 0)
+        stored = len(cluster.log)
+        who.sync({who.member_id: given(0, 1)})
+        for _ in range(turns):
+            cluster.advance(4)
+        if len(cluster.log) > stored:
+            assert turns > 3
+            return
+        hear(cluster, 7, {"t": 2, "u": 1}, {"t": 6})
+        cluster.advance(1_000)
+        assert kept(who.synced()) == {}
+    raise AssertionError("it is never stored")
+
+
+def test_what_was_handed_in_is_not_read_again_when_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def noted(some: bytes) -> Sequence[TopicPartition]:
+        read.append(some)
+        return partitions_in(some)
+
+    monkeypatch.setattr(groups, "partitions_in", noted)
+    cluster = acts.shard()
+    (leader,) = acts.joined(cluster, "a")
+    assert leader.sync({leader.member_id: given(0, 1)}).synced().assignment == given(0, 1)
+    assert not read
+    assert cluster.reloaded().shard.groups["g"].owners == cluster.shard.groups["g"].owners
+    assert read == [given(0, 1)]
+
+
+def test_a_leader_that_goes_away_between_the_turns_hands_nothing_in() -> None:
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    follower.sync()
+    stored = len(cluster.log)
+    leader.sync({leader.member_id: many(2 * plans.TURN_TOPICS)})
+    cluster.cancel(leader.call_id)
+    cluster.advance(1_000)
+    assert len(cluster.log) == stored
+    leader.sync({leader.member_id: given(0)})
+    assert leader.synced().assignment == given(0)
