@@ -149,7 +149,7 @@ class Syncs:
             text = f"assignments: {gone[0]}/{gone[1]} is given, and was removed; read the topics again"
             self._context.refuse(call.call_id, error_code.UNKNOWN_TOPIC_OR_PARTITION, text)
             return
-        if writing.left_bytes < 0:
+        if not writing.fits:
             text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
             return
@@ -269,7 +269,7 @@ class _Writing:
         most: how many tokens.
 
     Attributes:
-        left_bytes: what of a record is left beside tokens. Below 0: they are too many, and not all are there.
+        fits: whether the log takes the tokens; False: not all are written.
     """
 
     def __init__(self, group: Group, plan: Plan, claims: Claims, most: int) -> None:
@@ -278,13 +278,13 @@ class _Writing:
         self._claims = claims
         self._left = most
         self._tails: dict[Position, bytes] = {}
-        self.left_bytes = RECORD_MAX_BYTES
+        self.fits = True
 
     def fill(self, record: records_pb2.AssignmentCommitted, leader: str) -> Iterator[None]:
         """Fills the record; strangers are ignored (SG-14 to SG-16). Yields when others should have a turn."""
         group = self._group
         record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
-        left = TURN_TOPICS
+        left, left_bytes = TURN_TOPICS, RECORD_MAX_BYTES
         for member_id, member in tuple(group.members.items()):
             assignment = self._plan.assignments.get(member_id, b"")
             entry = record.members.add(member_id=member_id, assignment=assignment)
@@ -292,8 +292,9 @@ class _Writing:
             for (topic, position), alike in groupby(own, _topic_and_token):
                 like = records_pb2.KeptToken(topic=topic).SerializeToString() + self._tail_of(position)
                 numbers = [number for (_, number), _ in alike]
-                self.left_bytes -= len(like) * len(numbers)
-                if self.left_bytes < 0:
+                left_bytes -= len(like) * len(numbers)
+                if left_bytes < 0:
+                    self.fits = False
                     return
                 entry.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
                 left -= _TOKEN_AS_TOPICS
