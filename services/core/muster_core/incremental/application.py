@@ -88,8 +88,12 @@ def _stepped(group: IncrementalGroup, position: Position, record: incremental_pb
         told_anew = told_anew or record.epoch != member.epoch
     for partition in named_in(record.released):
         told_anew = held.pop(partition).taken == NOWHERE or told_anew
+    anew: dict[Held, Held] = {}  # a hundred thousand partitions have few
     for partition in named_in(record.taken):
-        held[partition] = held[partition]._replace(taken=position)
+        one = held[partition]
+        if one not in anew:
+            anew[one] = one._replace(taken=position)
+        held[partition] = anew[one]
     given = named_in(record.given)
     if not held.keys().isdisjoint(given):
         again = next(partition for partition in given if partition in held)

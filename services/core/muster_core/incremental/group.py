@@ -3,7 +3,7 @@
 from collections.abc import Collection, ItemsView, Iterator, Mapping, MutableMapping, Set, ValuesView
 from dataclasses import replace
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
@@ -167,12 +167,11 @@ class IncrementalGroup:
         if before is not None:
             self.held_bytes -= _bytes_of(before)
             if held is not before.held:
-                for partition in before.held.keys() - held.keys():
-                    del self.owners[partition]
+                _drop(self.owners, set(before.held).difference(held))
             if member.told is not before.told:
                 self._forget_instance(before)
         if before is None or held is not before.held:
-            self._own(held.keys() if before is None else held.keys() - before.held.keys(), member_id)
+            self._own(set(held).difference(() if before is None else before.held), member_id)
         self.members[member_id], self.candidates[member_id] = member, member.candidate
         self._note(before, member)
         self.held_bytes += _bytes_of(member)
@@ -203,9 +202,8 @@ class IncrementalGroup:
         wants = after.target if after is not None else NONE
         if wants is not wanted:
             if before is not None:
-                for partition in wanted - wants:  # of two changes of a target the one that gives may be first
-                    if self.wanting.get(partition) == before.member_id:
-                        del self.wanting[partition]
+                wanting = self.wanting  # of two changes of a target the one that gives may be first
+                _drop(wanting, [one for one in wanted - wants if wanting.get(one) == before.member_id])
             if after is not None:
                 self.wanting.update(dict.fromkeys(wants - wanted, after.member_id))
 
@@ -234,8 +232,7 @@ class IncrementalGroup:
         del self.candidates[member_id]
         self._note(member, None)
         self.held_bytes -= _bytes_of(member)
-        for partition in member.held:
-            del self.owners[partition]
+        _drop(self.owners, member.held)
         self._forget_instance(member)
 
     def _forget_instance(self, member: Member) -> None:
@@ -308,7 +305,21 @@ def _together(mapping: MutableMapping[_Key, _Value]) -> Mapping[_Key, _Value]:
 
 def among(mapping: Mapping[_Key, _Value], keys: Set[_Key]) -> Set[_Key]:
     """Those of some keys that a mapping has."""
-    return mapping.among(keys) if isinstance(mapping, _Overlay) else mapping.keys() & keys
+    return mapping.among(keys) if isinstance(mapping, _Overlay) else _those_in(mapping, keys)
+
+
+def _those_in(mapping: Mapping[_Key, _Value], keys: Set[_Key]) -> set[_Key]:
+    """As `&` of the keys says it; that takes three times as long for a hundred thousand of them."""
+    return {key for key in keys if key in mapping}
+
+
+def _drop(mapping: MutableMapping[_Key, _Value], keys: Collection[_Key]) -> None:
+    """Takes keys out of a mapping that has them."""
+    if isinstance(mapping, _Overlay):
+        mapping.drop(keys)
+    else:
+        for key in keys:
+            del mapping[key]
 
 
 class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
@@ -345,10 +356,22 @@ class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
     def __contains__(self, key: object) -> bool:
         return key in self._put or (key not in self._gone and key in self._below)
 
+    def get(self, key: _Key, default: Any = None) -> Any:
+        """As of any mapping; the mixin's raises and catches an error for each key that is not there."""
+        if key in self._put:
+            return self._put[key]
+        return default if key in self._gone else self._below.get(key, default)
+
+    def drop(self, keys: Collection[_Key]) -> None:
+        """See `_drop`."""
+        for key in keys:
+            self._put.pop(key, None)
+        self._gone |= {key for key in keys if key in self._below}
+
     def among(self, keys: Set[_Key]) -> Set[_Key]:
         """See `among`: what the mixin does key by key."""
-        below = (self._below.keys() & keys) - self._gone
-        return below | (self._put.keys() & keys)
+        below = _those_in(self._below, keys) - self._gone
+        return below | _those_in(self._put, keys)
 
     def update(self, other: Mapping[_Key, _Value]) -> None:  # type: ignore[override]  # of its many forms this one
         """Puts all of another mapping."""

@@ -1,6 +1,6 @@
 """A member of an incremental group, as the log has it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -201,12 +201,21 @@ class Member:
     @cached_property
     def pending(self) -> Partitions:
         """What was taken from it and is not given back."""
-        return frozenset(partition for partition, held in self.held.items() if held.taken != NOWHERE)
+        if not self._owes:
+            return NONE
+        return frozenset([partition for partition, held in self.held.items() if held.taken != NOWHERE])
 
     @cached_property
     def assigned(self) -> Partitions:
         """What it may work on."""
-        return frozenset(partition for partition, held in self.held.items() if held.taken == NOWHERE)
+        if not self._owes:
+            return frozenset(self.held)
+        return frozenset([partition for partition, held in self.held.items() if held.taken == NOWHERE])
+
+    @cached_property
+    def _owes(self) -> bool:
+        """Whether something was taken from it."""
+        return any(held.taken != NOWHERE for held in self.held_alike)
 
     @cached_property
     def is_within_target(self) -> bool:
@@ -214,9 +223,20 @@ class Member:
         return not self.pending and self.target.issuperset(self.held)
 
     @property
+    def held_alike(self) -> Collection[Held]:
+        """How it has its partitions, without most repeats: what one record gave has the same `Held`."""
+        every = self.held.values()
+        return dict(zip(map(id, every), every, strict=True)).values()
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it may work on just what it should have."""
+        return len(self.assigned) == len(self.target) and self.is_within_target
+
+    @property
     def last_taken(self) -> Position:
         """Newest record that took something that it has not given back; nowhere: it owes nothing."""
-        return max((held.taken for held in self.held.values()), default=NOWHERE)
+        return max((held.taken for held in self.held_alike), default=NOWHERE)
 
     @property
     def on_stream(self) -> bool:
@@ -248,7 +268,7 @@ class Member:
     ) -> "Member":
         """This member after a step towards its target."""
         made = self._copied()
-        for derived in ("pending", "assigned", "is_within_target"):
+        for derived in ("pending", "assigned", "_owes", "is_within_target"):
             made.pop(derived, None)
         made.update(epoch=epoch, previous_epoch=self.epoch, held=held, version=version, waits=waits)
         return _member_of(made)

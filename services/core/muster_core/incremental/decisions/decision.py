@@ -8,7 +8,7 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core.incremental.application import apply
 from muster_core.incremental.decisions.reconciliation import Report, Step, next_step
-from muster_core.incremental.group import IncrementalGroup
+from muster_core.incremental.group import IncrementalGroup, among
 from muster_core.incremental.member import Member, Told
 from muster_core.incremental.partitions import by_topic
 from muster_core.incremental.rollout import Hold
@@ -133,7 +133,7 @@ class Decision:
         """Steps the stream members for whom the records before change something (docs/safety.md, INC-18)."""
         group = self.group
         concerned = self._retargeted & group.members.keys()
-        concerned.update(group.wanting[partition] for partition in group.freed & group.wanting.keys())
+        concerned.update([group.wanting[partition] for partition in among(group.wanting, group.freed)])
         if group.renewed:
             concerned.update(one.member_id for one in group.members.values() if one.stale(group.renewed))
         for member_id in sorted(concerned):

@@ -1,7 +1,6 @@
 """An assignment that was computed aside, when the group has gone on (docs/safety.md, INC-30 to INC-33)."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.partitions import TopicPartition
@@ -28,31 +27,31 @@ def what_counts(
     """
     takers: dict[TopicPartition, str] = {}
     meant: set[TopicPartition] = set()
+    gets: dict[str, Collection[TopicPartition]] = {}
     for member_id, change in changes.items():
         meant |= change.gets
         member = group.members.get(member_id)
         if member is not None:
-            wanted = group.topics_of(member.told)
-            takers |= {
-                partition: member_id
-                for partition in change.gets
-                if partition[0] in wanted and _is_same(partition, topics, incarnations)
-            }
-    gets: defaultdict[str, set[TopicPartition]] = defaultdict(set)
-    for partition, member_id in takers.items():
-        gets[member_id].add(partition)
+            wanted = group.topics_of(member.told).intersection({name for name, _ in change.gets})
+            ends = {name: _end_of(name, topics, incarnations) for name in wanted}
+            gets[member_id] = taken = [p for p in change.gets if 0 <= p[1] < ends.get(p[0], 0)]
+            if not topics.removed.keys().isdisjoint(ends):
+                gets[member_id] = taken = [p for p in taken if p[1] not in topics.removed.get(p[0], ())]
+            takers.update(dict.fromkeys(taken, member_id))
+    if sum(map(len, gets.values())) > len(takers):  # no assignor does that
+        gets = {who: [p for p in some if takers[p] == who] for who, some in gets.items()}
     counted: dict[str, Change] = {}
     for member_id, member in group.members.items():
-        loses = {p for p in takers.keys() & member.target if takers[p] != member_id}
+        loses = {p for p in member.target if takers.get(p, member_id) != member_id}
         if member_id in changes:
             loses |= (changes[member_id].loses - meant) & member.target
-        new = gets[member_id] - member.target if member_id in gets else set[TopicPartition]()
+        new = {p for p in gets.get(member_id, ()) if p not in member.target}
         if new or loses:
             counted[member_id] = Change(frozenset(new), frozenset(loses))
     return counted, len(takers) < len(meant)
 
 
-def _is_same(partition: TopicPartition, topics: Topics, incarnations: Mapping[str, int]) -> bool:
-    name, number = partition
-    there = 0 <= number < topics.partitions.get(name, 0) and number not in topics.removed.get(name, ())
-    return there and topics.incarnations.get(name, 0) == incarnations.get(name, 0)
+def _end_of(name: str, topics: Topics, incarnations: Mapping[str, int]) -> int:
+    """How many numbers of partitions a topic has; none where another one has its name by now."""
+    is_same = topics.incarnations.get(name, 0) == incarnations.get(name, 0)
+    return topics.partitions.get(name, 0) if is_same else 0

@@ -1,10 +1,8 @@
 """What a member of an incremental group is told, in an answer and as news."""
 
-from collections import defaultdict
-
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
-from muster_core.incremental.member import Member
+from muster_core.incremental.member import Held, Member
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.settings import grace_ms_of, session_ms_of
@@ -49,10 +47,16 @@ def answer_of(
 
 def assignment_of(member: Member) -> ConsumerGroupHeartbeatResponse.Assignment:
     """All that a member may work on, with its tokens."""
-    numbers: defaultdict[tuple[str, Position], list[int]] = defaultdict(list)
-    for (topic, number), (token, taken) in member.held.items():
-        if taken == NOWHERE:
-            numbers[topic, token].append(number)
+    numbers: dict[tuple[str, Position], list[int]] = {}
+    of: tuple[str, Held] | None = None
+    some: list[int] = []
+    for (topic, number), held in member.held.items():
+        if held.taken != NOWHERE:
+            continue
+        if of is None or held is not of[1] or topic != of[0]:  # mostly as the one before
+            of = topic, held
+            some = numbers.setdefault((topic, held.token), [])
+        some.append(number)
     assignment = ConsumerGroupHeartbeatResponse.Assignment()
     for (topic, token), some in sorted(numbers.items()):
         assignment.given.add(topic=topic, partitions=sorted(some), token=token.to_proto())

@@ -1,6 +1,7 @@
 """ConsumerGroupDescribe: what incremental groups look like (conformance GS-09 to GS-13)."""
 
 from collections import defaultdict
+from heapq import nsmallest
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse, PartitionToken
@@ -119,8 +120,10 @@ class Descriptions:
         answer: ConsumerGroupDescribeResponse.Member, group: IncrementalGroup, member: Member
     ) -> None:
         """What of its target others have, and who."""
+        if member.has_all:
+            return
         awaited: defaultdict[str, list[TopicPartition]] = defaultdict(list)
-        for partition in member.target - member.held.keys():
+        for partition in member.target.difference(member.held):
             if owner := group.owners.get(partition):
                 awaited[owner].append(partition)
         for owner, partitions in sorted(awaited.items()):
@@ -135,21 +138,27 @@ class Descriptions:
         answer.member_epoch = group.epoch_of(member)
         answer.topics.extend(sorted(told.topics))
         answer.topic_regex, answer.weight = told.topic_regex, told.weight
-        answer.assigned.extend(by_topic(self._existing(member.assigned)))
-        answer.revoking.extend(by_topic(self._existing(member.pending)))
-        answer.target.extend(by_topic(self._existing(member.target)))
+        assigned = self._existing(member.assigned)
+        answer.assigned.extend(assigned)
+        answer.revoking.extend(self._existing(member.pending))
+        answer.target.extend(assigned if member.has_all else self._existing(member.target))
 
-    def _existing(self, partitions: Partitions) -> Partitions:
+    def _existing(self, partitions: Partitions) -> list[common_pb2.TopicPartitions]:
         """Those of topics that there are (conformance GS-11)."""
-        return frozenset(p for p in partitions if p[0] in self._context.catalog.partitions)
+        known = self._context.catalog.partitions
+        return [entry for entry in by_topic(partitions) if entry.topic in known]
 
 
 def _fill_tokens(answer: DescribeGroupsResponse.Member, member: Member) -> None:
-    """Its newest token, and those of partitions that it has had for longer."""
-    tokens = {partition: member.held[partition].token for partition in sorted(member.assigned)}
-    newest = max(tokens.values(), default=NOWHERE)
+    """Its newest token, and the first of those of partitions that it has had for longer."""
+    tokens = {held.token for held in member.held_alike if held.taken == NOWHERE}
+    newest = max(tokens, default=NOWHERE)
     answer.token = "" if newest == NOWHERE else newest.token
-    kept = [(partition, token) for partition, token in tokens.items() if token != newest]
-    answer.kept_tokens_truncated = len(kept) > KEPT_TOKENS_MAX
-    for (topic, number), token in kept[:KEPT_TOKENS_MAX]:
-        answer.kept_tokens.append(PartitionToken(topic=topic, partition=number, token=token.token))
+    if len(tokens) < 2:
+        return
+    older = [p for p, held in member.held.items() if held.taken == NOWHERE and held.token != newest]
+    answer.kept_tokens_truncated = len(older) > KEPT_TOKENS_MAX
+    for partition in nsmallest(KEPT_TOKENS_MAX, older):
+        topic, number = partition
+        token = member.held[partition].token.token
+        answer.kept_tokens.append(PartitionToken(topic=topic, partition=number, token=token))
