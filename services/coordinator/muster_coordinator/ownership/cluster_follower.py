@@ -8,14 +8,11 @@ from muster_core.features import NO_FEATURES, Feature, known_of
 from muster_core.log.topics.topic_names import removed_by_topic
 from muster_core.log.topics.topic_partitions import weights_by_topic, zones_by_topic
 from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.cluster.view import ClusterView
 
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.ownership.lease import LeaseKeeper
-
-_Topic = tuple[int, int, frozenset[int]]
-"""Number of partitions, incarnation (0: not known), and numbers of the removed ones."""
-_NONE = frozenset[int]()
 
 
 class ClusterFollower:
@@ -36,7 +33,6 @@ class ClusterFollower:
         self._lease = lease
         self._loader = loader
         self._pushed: metadata_pb2.TopicCatalog | None = None
-        self._topics: dict[str, _Topic] | None = None
         self._features = NO_FEATURES
         self._caught_up = False
 
@@ -91,41 +87,48 @@ class ClusterFollower:
         if pushed is None or pushed is self._pushed:
             return
         self._pushed = pushed
-        removed = removed_by_topic(pushed.topics)
-        topics = {
-            topic.name: (topic.partitions, topic.incarnation, removed.get(topic.name, _NONE))
-            for topic in pushed.topics
-        }
-        before, self._topics = self._topics, topics
-        self.catalog = Catalog(
-            pushed.version.offset,
-            {name: partitions for name, (partitions, _, _) in topics.items()},
-            {removed.name: removed.offset for removed in pushed.deletions},
-            {name: incarnation for name, (_, incarnation, _) in topics.items()},
-            pushed.deletions_since,
-            pushed.version.epoch,
-            removed,
-            weights_by_topic(pushed.topics),
-            zones_by_topic(pushed.topics),
+        # A look at ten thousand topics takes milliseconds, and each change of one brings all of them.
+        partitions: dict[str, int] = {}
+        incarnations: dict[str, int] = {}
+        named, with_zones = list[discovery_pb2.Topic](), list[discovery_pb2.Topic]()
+        for topic in pushed.topics:
+            name = topic.name
+            partitions[name], incarnations[name] = topic.partitions, topic.incarnation
+            if topic.HasField("names"):
+                named.append(topic)
+            if topic.HasField("zones"):
+                with_zones.append(topic)
+        removed = removed_by_topic(named)
+        before, now = (
+            self.catalog,
+            Catalog(
+                pushed.version.offset,
+                partitions,
+                {removed.name: removed.offset for removed in pushed.deletions},
+                incarnations,
+                pushed.deletions_since,
+                pushed.version.epoch,
+                removed,
+                weights_by_topic(named),
+                zones_by_topic(with_zones),
+            ),
         )
+        self.catalog = now
         changed: frozenset[str] = frozenset()
         deleted: frozenset[str] = frozenset()
         if before is not None:
-            changed = frozenset(
-                name
-                for name, _ in before.items() ^ topics.items()
-                if _are_different(before.get(name), topics.get(name))
-            )
-            deleted = frozenset(before.keys() - topics.keys())
+            deleted = frozenset(before.partitions.keys() - partitions.keys())
+            changed = deleted.union(name for name in partitions if _is_different(name, before, now))
         notify(TopicsChanged(changed, deleted, self.catalog))
         self._lease.carried_out(self.catalog.place)
 
 
-def _are_different(before: _Topic | None, now: _Topic | None) -> bool:
-    """Whether a topic was created, deleted, created again, or has other partitions."""
-    if before is None or now is None:
-        return before is not now
-    if (before[0], before[2]) != (now[0], now[2]):
+def _is_different(topic: str, before: Catalog, now: Catalog) -> bool:
+    """Whether a topic of now was created, or created again, or has other partitions than before."""
+    if before.partitions.get(topic) != now.partitions[topic]:
+        return True
+    if before.removed.get(topic) != now.removed.get(topic):
         return True
     # An instance of metadata of an older version does not send incarnations.
-    return before[1] != now[1] and 0 not in (before[1], now[1])
+    of_both = before.incarnations[topic], now.incarnations[topic]
+    return of_both[0] != of_both[1] and 0 not in of_both
