@@ -10,7 +10,7 @@ from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, own
 from kit.waiting import until
 from muster_coordinator.api import calls
 from muster_coordinator.api.calls import LARGE_BYTES, LARGE_PARTITIONS, Calls
-from muster_coordinator.api.rights import Rights
+from muster_coordinator.api.rights import Rights, Verdict
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
 from muster_protos.muster.v1 import (
@@ -204,6 +204,31 @@ async def test_frames_about_many_groups_take_turns_with_large_requests(
     assert frame.reply.call_id == 1
     assert len(frame.reply.offset_fetch.groups) == len(several.offset_fetch.groups)
     assert held == [True]
+
+
+async def test_a_large_request_of_which_something_is_refused_leaves_others_their_turn_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rest, happened = LoopShare.rest, list[str]()
+    answer = coordinator_pb2.OffsetCommitResponse()
+
+    def judged(*_: Any) -> Verdict:
+        happened.append("judged")
+        return Verdict(None, completed)
+
+    def completed(_: Any) -> Any:
+        happened.append("answered")
+        return answer
+
+    async def rested(share: LoopShare) -> None:
+        happened.append("rested")
+        await rest(share)
+
+    monkeypatch.setattr(Rights, "judge", judged)
+    monkeypatch.setattr(LoopShare, "rest", rested)
+    nothing: Any = NoCluster()
+    assert await Calls(nothing, nothing, 1 << 20).answer(large(0), "") is answer
+    assert happened == ["rested", "judged", "rested", "answered", "rested"]
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["while it begins", "after that"])

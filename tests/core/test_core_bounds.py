@@ -2,6 +2,7 @@
 
 import gc
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
+from muster_core.protocol.offsets import offsets
 from muster_core.protocol.offsets.offsets import PORTION
 from muster_core.protocol.room import Room
+from muster_core.protocol.topics.tombstones import each_tombstone
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
@@ -199,6 +202,31 @@ def test_topics_that_a_removal_names_without_a_partition_are_looked_at_some_at_a
     answer: Any = cluster.answer(call)
     assert [topic.name for topic in answer.topics] == [topic.topic for topic in topics]
     assert all_offsets(cluster) == []
+
+
+def test_the_records_of_a_removal_of_many_topics_are_made_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = VirtualShard()
+    names = [f"topic-{number}" for number in range(6_000)]
+    cluster.ask(commit_from_outside(names))
+    made_at: list[int] = []
+
+    def noted(*arguments: Any) -> Iterator[records_pb2.Record]:
+        for record in tombstones_of(*arguments):
+            made_at.append(cluster.now_ms)
+            yield record
+
+    tombstones_of = each_tombstone
+    monkeypatch.setattr(offsets, "each_tombstone", noted)
+    topics = [common_pb2.TopicPartitions(topic=name, partitions=[0]) for name in names]
+    call = cluster.send(coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics))
+    cluster.advance(1_000)
+    assert not cluster.is_parked(call)
+    assert all_offsets(cluster) == []
+    assert max(Counter(made_at).values()) <= offsets.TOMBSTONES_MADE + 1
+    removed = [one.topic for some in tombstones(cluster) for one in some.topics]
+    assert removed == sorted(names)
 
 
 @pytest.mark.parametrize("how", ["given up", "suspended", "slow"])

@@ -115,13 +115,9 @@ def _commit(
         coordinator_pb2.OffsetCommitResponse(error_code=code)
     )
     for topic in request.topics:
-        response.topics.add(
-            name=topic.name,
-            partitions=[
-                coordinator_pb2.OffsetCommitResponse.Partition(partition=entry.partition, error_code=code)
-                for entry in topic.partitions
-            ],
-        )
+        add = response.topics.add(name=topic.name).partitions.add
+        for entry in topic.partitions:
+            add(partition=entry.partition, error_code=code)
     return response
 
 

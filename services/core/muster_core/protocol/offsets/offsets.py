@@ -22,7 +22,7 @@ from muster_core.protocol.incremental.commits import fault_of_fetch
 from muster_core.protocol.offsets.commit_bounds import NOTHING
 from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.responses import IN_QUARANTINE
-from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones, tombstones_by_topic
+from muster_core.protocol.topics.tombstones import STEP_BYTES, each_tombstone, offset_tombstones
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
@@ -33,8 +33,11 @@ _NO_GROUP = "there is no such group"
 
 PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
+
 LOOKED_AT = 2_000
 """Partitions that a removal looks at in a turn."""
+TOMBSTONES_MADE = 25
+"""Records of a removal that are made in a turn; they name two thousand topics."""
 PORTION = 10_000
 """Offsets that a search for expired ones looks at before others have their turn."""
 
@@ -149,7 +152,24 @@ class Offsets:
             return
         response = OffsetDeleteResponse(shard_epoch=self._context.epoch)
         removed: dict[str, list[int]] = {}
-        self._look(group, call, _looked_through(group, request, response, removed), response, removed)
+        records: list[records_pb2.Record] = []
+        looking = self._looked_at(group, request, response, removed, records)
+        self._look(group, call, looking, response, removed, records)
+
+    def _looked_at(
+        self,
+        group: Group,
+        request: OffsetDeleteRequest,
+        response: OffsetDeleteResponse,
+        removed: dict[str, list[int]],
+        records: list[records_pb2.Record],
+    ) -> Iterator[None]:
+        """Finds what is there, and makes the records that remove it; yields as `_looked_through`."""
+        yield from _looked_through(group, request, response, removed)
+        for record in each_tombstone(self._context, group.group_id, removed, "deleted"):
+            if records and not len(records) % TOMBSTONES_MADE:
+                yield
+            records.append(record)
 
     def _look(
         self,
@@ -158,15 +178,15 @@ class Offsets:
         looking: Iterator[None],
         response: OffsetDeleteResponse,
         removed: Mapping[str, Sequence[int]],
+        records: Sequence[records_pb2.Record],
     ) -> None:
         """Looks on in the next turn where there are many, and then removes what is there."""
         for _ in looking:
-            on = partial(self._look, group, call, looking, response, removed)
+            on = partial(self._look, group, call, looking, response, removed, records)
             self._context.go_on_later(group, call, on)
             return
         answer = partial(self._deleted, group.group_id, call, response)
-        if removed:
-            records = tombstones_by_topic(self._context, group.group_id, removed, "deleted")
+        if records:
             leaving = {topic: frozenset(numbers) for topic, numbers in removed.items()}
             leave = partial(self._context.leaving.__setitem__, group.group_id, leaving)
             self._context.append(

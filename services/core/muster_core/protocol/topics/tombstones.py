@@ -1,7 +1,7 @@
 """The records that remove offsets."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -36,21 +36,29 @@ def tombstones_by_topic(
     context: ShardContext, group_id: str, by_topic: Mapping[str, Sequence[int]], reason: str
 ) -> list[records_pb2.Record]:
     """Records that remove the offsets with these numbers, by topic; see `offset_tombstones`."""
+    return list(each_tombstone(context, group_id, by_topic, reason))
+
+
+def each_tombstone(
+    context: ShardContext, group_id: str, by_topic: Mapping[str, Sequence[int]], reason: str
+) -> Iterator[records_pb2.Record]:
+    """As `tombstones_by_topic`, one after the other, each made when it is asked for."""
     records: list[records_pb2.Record] = []
     size_bytes = _TOMBSTONE_BYTES
     for topic, numbers in sorted(by_topic.items()):
         begin = 0
         while begin < len(numbers):
             if size_bytes >= _TOMBSTONE_BYTES:
+                yield from records
                 record = context.record()
                 record.offset_tombstone.CopyFrom(
                     records_pb2.OffsetTombstone(group_id=group_id, reason=reason)
                 )
-                records.append(record)
+                records = [record]
                 size_bytes = 0
             size_bytes += utf8_bytes(topic) + _TOPIC_BYTES
             some = numbers[begin : begin + max(1, -(-(_TOMBSTONE_BYTES - size_bytes) // _NUMBER_BYTES))]
             records[-1].offset_tombstone.topics.add(topic=topic, partitions=some)
             size_bytes += len(some) * _NUMBER_BYTES
             begin += len(some)
-    return records
+    yield from records
