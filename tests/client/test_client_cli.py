@@ -13,8 +13,9 @@ from client.client_cli import cli
 from client.client_scripted import NONE, ScriptedCluster
 from kit import forked
 from kit.interrupted import interrupted
-from muster.cli import _app
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster._cluster.quota_calls import ProcessQuotas
+from muster.cli import _app, _quotas
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, quotas_pb2
 
 pytestmark = pytest.mark.cluster
 FULL_DISK = Path("/dev/full")
@@ -207,3 +208,20 @@ async def test_what_others_wrote_does_nothing_to_the_terminal(cluster: ScriptedC
     code, _, err = await cli(cluster, "groups", "history", "g")
     assert (code, err.count("\n")) == (1, 1)
     assert "\x1b" not in err
+
+
+def test_quotas_show_when_a_caller_was_refused_beside_what_it_was_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside each quota it looked as if all of them had been used up."""
+    kind = quotas_pb2.DescribeQuotasResponse
+    uses = [kind.Use(quota="streams", used=3), kind.Use(quota="calls_per_s", used=9, refused=2)]
+    caller = kind.Caller(name="10.0.0.9", refused_ago_ms=7_000, uses=uses)
+    process = ProcessQuotas("10.0.0.1:7410", kind(callers=[caller]), "")
+    monkeypatch.setattr(_quotas, "ask", lambda *_: [process])
+    _quotas.quotas()
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if "10.0.0.9" in line]
+    assert [line[2:] for line in shown] == [
+        ["streams", "-", "3", "0", "-"],
+        ["calls_per_s", "-", "9", "2", "7", "s", "ago"],
+    ]

@@ -9,6 +9,7 @@ from muster._cluster.quota_calls import ProcessQuotas
 from muster.cli._output import Format, Output, Servers, as_dict, ask, say, show_json, show_table
 
 _Caller = quotas_pb2.DescribeQuotasResponse.Caller
+_Use = quotas_pb2.DescribeQuotasResponse.Use
 
 
 def quotas(
@@ -23,7 +24,7 @@ def quotas(
         show_json([_as_row(process) for process in found])
         return
     rows = [
-        (process.address, _name(caller), use.quota, use.limit or "-", use.used, use.refused, _ago(caller))
+        (process.address, _name(caller), use.quota, use.limit or "-", use.used, use.refused, _ago(caller, use))
         for process in found
         if process.quotas is not None
         for caller in process.quotas.callers
@@ -43,8 +44,10 @@ def _name(caller: _Caller) -> str:
     return f"groups {caller.name}…" if caller.is_groups else caller.name
 
 
-def _ago(caller: _Caller) -> str:
-    return f"{caller.refused_ago_ms / 1_000:.0f} s ago" if caller.HasField("refused_ago_ms") else "-"
+def _ago(caller: _Caller, use: _Use) -> str:
+    """When the caller was refused something last, where it was refused this."""
+    is_told = use.refused and caller.HasField("refused_ago_ms")
+    return f"{caller.refused_ago_ms / 1_000:.0f} s ago" if is_told else "-"
 
 
 def _as_row(process: ProcessQuotas) -> dict[str, object]:
