@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from abuse.http2 import DATA, Connection, frame, grpc_message
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from kit.waiting import until
 from muster_coordinator.api import calls
@@ -21,6 +22,7 @@ from muster_protos.muster.v1 import (
     session_pb2_grpc,
 )
 from muster_runtime.loop_share import LoopShare
+from muster_runtime.rpc.large import read_message
 
 pytestmark = pytest.mark.cluster
 
@@ -167,6 +169,84 @@ async def test_hosts_take_turns_with_large_requests(monkeypatch: pytest.MonkeyPa
     asked = [(of_many_groups(number), "attacker") for number in range(20)] + [(large(0), "innocent")]
     await asyncio.gather(*(answering.answer(request, host) for request, host in asked))
     assert begun.index("innocent") <= 2
+
+
+async def test_of_messages_of_many_frames_one_is_played_in_each_turn(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty streams with a hundred frames each kept the commits of others waiting for half a second."""
+    turns, played, play = Turns(), dict[int, int](), session_stream.SessionStream._play_frame
+
+    def noted(stream: session_stream.SessionStream, frame: session_pb2.ClientFrame) -> None:
+        if frame.HasField("detach"):
+            played[stream.stream_id] = turns.number
+        play(stream, frame)
+
+    have_come, read, waiting = asyncio.Event(), read_message, list[Any]()
+
+    async def together(context: Any) -> Any:
+        waiting.append(message := await read(context))
+        await have_come.wait()
+        return message
+
+    monkeypatch.setattr(session_stream.SessionStream, "_play_frame", noted)
+    monkeypatch.setattr(session_stream, "read_message", together)
+    stub: Any = session_pb2_grpc.GroupSessionServiceStub(caller.channel)
+    hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=60_000))
+    detach = session_pb2.ClientFrame(detach=session_pb2.Detach(group_id=group_of(0), member_id="nobody"))
+    streams = [stub.Session() for _ in range(5)]
+    message = session_pb2.SessionRequest(frames=[hello, *[detach] * session_stream.FEW_FRAMES])
+    await asyncio.gather(*(stream.write(message) for stream in streams))
+    await until(lambda: len(waiting) == len(streams))
+    have_come.set()
+    await until(lambda: len(played) == len(streams))
+    turns.stop()
+    for stream in streams:
+        stream.cancel()
+    assert len(set(played.values())) == len(streams)
+
+
+async def test_nothing_is_played_of_a_stream_that_ended_while_it_waited_for_its_turn(
+    cluster: MemoryCluster, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that it attached stayed on it, and the stream in memory: one for each that was cut off."""
+    played, play = list[str | None](), session_stream.SessionStream._play_frame
+
+    def noted(stream: session_stream.SessionStream, frame: session_pb2.ClientFrame) -> None:
+        played.append(frame.WhichOneof("kind"))
+        play(stream, frame)
+
+    monkeypatch.setattr(session_stream.SessionStream, "_play_frame", noted)
+    (coordinator,) = cluster.running
+    sessions: Any = coordinator._sessions
+    joined = await caller.join(group_of(0))
+    attach = session_pb2.ClientFrame(
+        attach=session_pb2.Attach(
+            group_id=group_of(0), member_id=joined.member_id, generation=joined.generation
+        )
+    )
+    hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=60_000))
+
+    def opened() -> Connection:
+        connection = Connection(caller.address, window=0)  # it reads nothing: the stream ends a second later
+        connection.poll(1)
+        place = connection.open("/muster.v1.GroupSessionService/Session", None)
+        for frames in ([hello], [attach] * (session_stream.FEW_FRAMES + 1)):
+            body = session_pb2.SessionRequest(frames=frames).SerializeToString()
+            connection.send(frame(DATA, 0, place, grpc_message(body)))
+        return connection
+
+    async with asyncio.timeout(30):
+        async with sessions._around.calls.many_frames.turn("another host"):
+            connection = await asyncio.to_thread(opened)
+            await until(lambda: bool(sessions._around.calls.many_frames._waiting))
+            (stream,) = sessions._streams.values()
+            stream.refuse("it is cut off")
+        await until(lambda: not sessions._around.calls.many_frames.held)
+        assert len(sessions) == 1, "it has not ended"
+        assert sessions.members == 0
+    assert played == ["hello"]
+    connection.close()
 
 
 async def test_frames_about_many_groups_take_turns_with_large_requests(

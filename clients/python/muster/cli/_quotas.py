@@ -24,7 +24,15 @@ def quotas(
         show_json([_as_row(process) for process in found])
         return
     rows = [
-        (process.address, _name(caller), use.quota, use.limit or "-", use.used, use.refused, _ago(caller, use))
+        (
+            process.address,
+            _name(caller),
+            use.quota,
+            use.limit or "-",
+            use.used,
+            use.refused,
+            _ago(caller, use),
+        )
         for process in found
         if process.quotas is not None
         for caller in process.quotas.callers

@@ -81,6 +81,7 @@ class Calls:
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
         large_requests: one is worked on at a time, and hosts take turns; nobody else waits for them.
+        many_frames: one message of a session with many frames is played at a time, and hosts take turns.
         admit_late: counts a call that has waited for its shard to be loaded; see `Admission.admit_late`.
     """
 
@@ -97,6 +98,7 @@ class Calls:
         self.rights = Rights(Access()) if rights is None else rights
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = Turns()
+        self.many_frames = Turns()
         self.admit_late: Callable[[GroupRequest], Callable[[], None] | None] = lambda _: None
         self._encoding = Turns()
         self._joined_aside_bytes = joined_aside_bytes
