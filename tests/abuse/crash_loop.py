@@ -26,7 +26,7 @@ from muster_server.dev.role_process import RoleProcess
 
 MEMORY_MB = 512
 GROUPS = 12
-PARTITIONS = 900
+PARTITIONS = 500
 METADATA = "m" * 4_096
 LIMIT = "have their limit of"
 """What a refusal says for a bound of a shard or a process."""

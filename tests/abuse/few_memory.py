@@ -26,7 +26,7 @@ from muster_server.child_process import ChildProcess
 
 MORE_MB = 120
 GROUPS = 4
-PARTITIONS = 900
+PARTITIONS = 500
 METADATA = "m" * 4_096
 FLOOD_S = 60.0
 GAP_S = 12.0

@@ -15,7 +15,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 PARTITIONS = 100_000
 AT_ONCE = 10_000
 LONG = 9_900
-LONG_AT_ONCE = 900
+LONG_AT_ONCE = 450
 METADATA = "m" * 4_096
 FETCHED_S = 10.0
 PAGE = 1_000

@@ -14,6 +14,7 @@ from kit.programs import Broken
 from muster_protos.muster.v1 import coordinator_pb2
 
 PARTITIONS = 9_000
+AT_ONCE = 3_000
 REPEATED = 1_000
 LARGE_GROUPS = 12
 MEMBERS = 4
@@ -22,11 +23,12 @@ ASSIGNMENT = bytes(900_000)
 
 async def commit_much(stub: Any, group_id: str) -> None:
     """One group with offsets of some 4 MB."""
-    partitions = [
-        coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=1, metadata="m" * 400)
-        for number in range(PARTITIONS)
-    ]
-    await stub.OffsetCommit(commit(group_id, partitions), timeout=30)
+    for first in range(0, PARTITIONS, AT_ONCE):
+        partitions = [
+            coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=1, metadata="m" * 400)
+            for number in range(first, first + AT_ONCE)
+        ]
+        await stub.OffsetCommit(commit(group_id, partitions), timeout=30)
 
 
 async def assign_much(address: str, group_id: str) -> None:

@@ -13,8 +13,8 @@ from kit.programs import Broken
 from muster_protos.muster.v1 import coordinator_pb2
 
 CALLS = 30
-PARTITIONS = 900
-COMMITS = 4
+PARTITIONS = 450
+COMMITS = 8
 PATIENCE_S = 60.0
 
 

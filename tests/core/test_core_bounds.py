@@ -4,22 +4,27 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
 from muster_core.protocol.offsets import offsets
+from muster_core.protocol.offsets.commit_records import CommitRecords
 from muster_core.protocol.offsets.offsets import PORTION
-from muster_core.protocol.room import Room
+from muster_core.protocol.room import Limit, Room
 from muster_core.protocol.topics.tombstones import each_tombstone
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
     RECORD_MAX_BYTES,
+    RECORD_OVERHEAD_BYTES,
     in_appends,
     utf8_bytes,
 )
@@ -45,7 +50,11 @@ def commit_from_outside(
     return request
 
 
-def with_many_offsets(commits: int, config: GroupConfig | None = None) -> VirtualShard:
+WHOLE_APPENDS = GroupConfig(commit_max_bytes=APPEND_MAX_BYTES)
+"""A commit may be as large as what the log takes at a time."""
+
+
+def with_many_offsets(commits: int, config: GroupConfig = WHOLE_APPENDS) -> VirtualShard:
     """A group whose offsets one record cannot name: each commit is of 10,000 topics with long names."""
     cluster = VirtualShard(config)
     for number in range(commits):
@@ -91,7 +100,8 @@ def test_a_group_goes_with_one_record_whatever_it_holds() -> None:
 
 
 def test_more_offsets_than_a_record_can_name_expire() -> None:
-    cluster = with_many_offsets(1, GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=3_000))
+    config = replace(WHOLE_APPENDS, offsets_retention_ms=1_000, retention_check_interval_ms=3_000)
+    cluster = with_many_offsets(1, config)
     cluster.advance(4_000)
     assert len(tombstones(cluster)) > 1
     assert {tombstone.reason for tombstone in tombstones(cluster)} == {"expired"}
@@ -360,7 +370,7 @@ def all_offsets(cluster: VirtualShard) -> list[tuple[str, int]]:
 
 
 def test_a_commit_that_one_record_cannot_hold_is_stored_whole_and_counts_once() -> None:
-    cluster = VirtualShard()
+    cluster = VirtualShard(WHOLE_APPENDS)
     (member,) = settled(cluster, "a")
     request = commit_from_outside([WIDE * 249], partitions=10_000)
     request.member_id, request.generation, request.member_seq = member.member_id, member.generation, 5
@@ -379,14 +389,62 @@ def test_a_commit_that_one_record_cannot_hold_is_stored_whole_and_counts_once() 
         assert shard.groups["g"].members[member.member_id].commit_seq == 5
 
 
-def test_a_commit_that_the_log_cannot_take_at_a_time_is_refused() -> None:
-    cluster = VirtualShard()
+@pytest.mark.parametrize("config", [GroupConfig(), WHOLE_APPENDS], ids=["default", "as the log takes"])
+def test_a_commit_that_is_too_large_is_refused_with_all_of_it(config: GroupConfig) -> None:
+    """LIM-02, LIM-66."""
+    refused = list[Limit]()
+    cluster = VirtualShard(config, room=Room(refused=refused.append))
     before = len(cluster.log)
     answer = cluster.ask(commit_from_outside([WIDE * 249], partitions=10_000, metadata="m" * 1_000))
     assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
-    assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.INVALID_REQUEST}
+    codes = {entry.error_code for entry in answer.topics[0].partitions}
+    assert codes == {error_code.INVALID_COMMIT_OFFSET_SIZE}
+    assert len(answer.topics[0].partitions) == 10_000
+    assert f"{config.commit_max_bytes:,} bytes" in answer.error_message
+    assert "MUSTER_GROUP_COMMIT_MAX_BYTES" in answer.error_message
+    assert refused == [Limit.COMMIT_BYTES]
     assert len(cluster.log) == before
     assert cluster.shard.groups == {}
+
+
+def test_a_commit_may_be_as_large_as_its_limit_and_no_larger() -> None:
+    """LIM-66: what is refused by itself, a partition that there is not, say, counts for nothing."""
+    cluster = VirtualShard(GroupConfig(commit_max_bytes=65_536))
+    request = commit_from_outside(["t"], partitions=15, metadata="m" * 4_096)
+    answer = cluster.ask(request)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.NONE}
+    request.topics[0].partitions.add(partition=15, offset=7, metadata="m" * 4_097)
+    answer = cluster.ask(request)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    codes = [entry.error_code for entry in answer.topics[0].partitions]
+    assert codes == [error_code.NONE] * 15 + [error_code.OFFSET_METADATA_TOO_LARGE]
+    request.topics[0].partitions[15].metadata = "m" * 4_096
+    answer = cluster.ask(request)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
+    codes = [entry.error_code for entry in answer.topics[0].partitions]
+    assert codes == [error_code.INVALID_COMMIT_OFFSET_SIZE] * 16
+    assert len(cluster.shard.groups["g"].offsets) == 15
+
+
+@given(st.lists(st.tuples(st.text(max_size=300), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))))
+def test_a_commit_is_never_larger_than_it_was_counted(entries: list[tuple[str, int, int]]) -> None:
+    """LIM-66, and LIM-02: what was counted as no more than the log takes is no more."""
+
+    def new() -> records_pb2.Record:
+        record = records_pb2.Record(written_at_ms=1 << 40)
+        record.offset_committed.group_id, record.offset_committed.member_seq = "g" * 249, 7
+        return record
+
+    commit = CommitRecords(new, APPEND_MAX_BYTES)
+    for text, partition, offset in entries:
+        place = commit.place_of(2 * utf8_bytes(text))
+        place.add(topic=text, partition=partition, offset=offset, leader_epoch=-1, metadata=text)
+    real_bytes = sum(record.ByteSize() + RECORD_OVERHEAD_BYTES for record in commit.records)
+    assert real_bytes <= commit.size_bytes <= real_bytes + 48 * len(entries) + 16 * len(commit.records)
+    found = [(entry.topic, entry.partition, entry.offset) for entry in commit.entries()]
+    assert found == entries
+    assert commit.count == len(entries)
 
 
 def test_members_are_counted_in_bytes() -> None:

@@ -29,6 +29,7 @@ class GroupConfig:
             those above get new ones.
         max_offsets: partitions of a group with a committed offset.
         max_offset_bytes: what the committed offsets of a group hold in memory, as it is counted.
+        commit_max_bytes: what a commit may take in the log.
         require_member_secrets: whether nobody joins without a secret; counts once the feature is enabled.
         max_pending_members: member ids given out and not yet used, per group (KIP-394).
         unused_id_timeout_ms: how long a member id that was given out may be used, at most; a session time-out
@@ -67,6 +68,7 @@ class GroupConfig:
     max_kept_tokens: int = 20_000
     max_offsets: int = 500_000
     max_offset_bytes: int = 256 << 20
+    commit_max_bytes: int = 2 << 20
     require_member_secrets: bool = False
     max_pending_members: int = 1_000
     unused_id_timeout_ms: int = 60_000

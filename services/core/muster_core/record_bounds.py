@@ -47,14 +47,22 @@ def in_appends(
         records: what to store.
         max_bytes: what a run of several may have.
     """
-    run: list[records_pb2.Record] = []
-    size_bytes = 0
-    for record in records:
-        needs_bytes = record.ByteSize() + RECORD_OVERHEAD_BYTES
-        if run and (len(run) == APPEND_MAX_RECORDS or size_bytes + needs_bytes > max_bytes):
-            yield tuple(run)
-            run, size_bytes = [], 0
-        run.append(record)
-        size_bytes += needs_bytes
-    if run:
-        yield tuple(run)
+    some = records if isinstance(records, Sequence) else list(records)
+    for run in runs([record.ByteSize() for record in some], max_bytes):
+        yield tuple(some[run])
+
+
+def runs(sizes_bytes: Sequence[int], max_bytes: int = APPEND_MAX_BYTES) -> Iterator[slice]:
+    """Where records are cut into runs that the log takes at a time, in order; sizes_bytes: of each record.
+
+    A record that is too large by itself has a run of its own.
+    """
+    begin = run_bytes = 0
+    for end, size_bytes in enumerate(sizes_bytes):
+        needs_bytes = size_bytes + RECORD_OVERHEAD_BYTES
+        if end > begin and (end - begin == APPEND_MAX_RECORDS or run_bytes + needs_bytes > max_bytes):
+            yield slice(begin, end)
+            begin, run_bytes = end, 0
+        run_bytes += needs_bytes
+    if sizes_bytes:
+        yield slice(begin, len(sizes_bytes))

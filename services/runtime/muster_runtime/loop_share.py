@@ -6,9 +6,14 @@ _PAUSE_MAX_S = 0.1
 
 
 class LoopShare:
-    """Keeps long work to half of the loop's time."""
+    """Keeps long work to a part of the loop's time.
 
-    def __init__(self) -> None:
+    Attributes:
+        others: how many times as long as the work others have it; with 1 the work has half of the time.
+    """
+
+    def __init__(self, others: int = 1) -> None:
+        self.others = others
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
 
@@ -18,6 +23,6 @@ class LoopShare:
         return self._loop.time() - self._began_s
 
     async def rest(self) -> None:
-        """Gives other tasks as much time as the work has had since it last rested, but at most 0.1 s."""
-        await asyncio.sleep(min(self.taken_s, _PAUSE_MAX_S))
+        """Gives other tasks their time for what the work has had since it last rested, but at most 0.1 s."""
+        await asyncio.sleep(min(self.others * self.taken_s, _PAUSE_MAX_S))
         self._began_s = self._loop.time()

@@ -421,7 +421,10 @@ class ShardLife:
                 sizes[commits[0].group_id] = before[0] + 1, before[1] + number, before[2] + size
         bounds = self.cluster.shard._commits._bounds
         counted = {name: (one.commits, one.offsets, one.bytes) for name, one in bounds._open.items()}
-        if counted != sizes:
+        if counted.keys() != sizes.keys() or not all(
+            most[:2] == size[:2] and size[2] <= most[2] <= size[2] + 100 * (size[0] + size[1])
+            for most, size in zip(counted.values(), map(sizes.__getitem__, counted), strict=True)
+        ):
             raise Differs(f"commits on their way are counted as {counted}, and are {sizes}")
 
     def _check_snapshot(self) -> None:

@@ -206,7 +206,7 @@ class Loader:
         parts = _parts(image, page)
         while True:
             async with self._line:
-                share = LoopShare()
+                share = LoopShare(others=3)
                 try:
                     next(parts)
                 except StopIteration as end:

@@ -14,7 +14,6 @@ from muster_core.record_bounds import (
     APPEND_MAX_RECORDS,
     RECORD_MAX_BYTES,
     RECORD_OVERHEAD_BYTES,
-    RECORD_PART_BYTES,
 )
 from muster_protos.muster.internal.v1 import metadata_pb2
 
@@ -23,9 +22,9 @@ from muster_coordinator.log.watch import Watch
 
 log = structlog.get_logger()
 
-STEP_BYTES = RECORD_PART_BYTES
+STEP_BYTES = 1 << 20
 """Appends that wait go together in steps of at most so many bytes; a larger one goes alone. A step occupies
-metadata and the nodes at a stretch, and this process when it is acknowledged."""
+metadata and the nodes at a stretch, and this process when it is acknowledged: those of other shards wait."""
 
 _TURN_S = 0.002
 """How long stored records are carried out before other work of the loop has its turn: a call of somebody else

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from muster_core.config import OFFSET_METADATA_MAX_BYTES, GroupConfig
-from muster_core.record_bounds import GROUP_MAX_BYTES
+from muster_core.record_bounds import APPEND_MAX_BYTES, GROUP_MAX_BYTES
 from muster_runtime import memory
 from muster_runtime.settings import Settings
 from pydantic import Field
@@ -143,6 +143,16 @@ class GroupSettings(Settings):
         description=(
             "What the committed offsets of a group may hold in memory, as it is counted, metadata strings "
             "included; a commit that adds to it is refused."
+        ),
+    )
+    commit_max_bytes: int = Field(
+        default=_DEFAULTS.commit_max_bytes,
+        ge=65_536,
+        le=APPEND_MAX_BYTES,
+        description=(
+            "What a commit may take in the log: for each partition the name of its topic, its metadata "
+            "string and about 48 bytes. A larger one is refused with INVALID_COMMIT_OFFSET_SIZE, as all "
+            "groups wait while the log takes it; the Python library sends several."
         ),
     )
     max_pending_members: int = Field(

@@ -184,7 +184,7 @@ class SnapshotTaker:
         size_bytes = 0
         making = parts(image.core.groups.values(), covered)
         while True:
-            share = LoopShare()
+            share = LoopShare(others=3)
             part = next(making, None)
             if part is None:
                 break

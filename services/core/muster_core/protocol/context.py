@@ -16,12 +16,13 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Append, Attach, Effects, GroupResponse, Push, Reply, Request
 from muster_core.features import NO_FEATURES, Feature
 from muster_core.log.application import Application
+from muster_core.log.encoding import encoded
 from muster_core.position import Position
 from muster_core.protocol.bounds import Bounds
 from muster_core.protocol.open_append import OpenAppend, nothing_follows
 from muster_core.protocol.responses import Owner, refusal, text_of
 from muster_core.protocol.room import ALONE, Limit, Room
-from muster_core.record_bounds import APPEND_MAX_BYTES, in_appends
+from muster_core.record_bounds import APPEND_MAX_BYTES, runs
 from muster_core.state.group import Group, Step
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import Holdings
@@ -205,16 +206,19 @@ class ShardContext:
             begun: what follows the first of several parts that are carried out; then all of them are stored
                 together, as far as the log takes them at a time. None: each may be stored by itself.
         """
-        last = tuple(records)
-        if len(last) > 1:
-            *first, last = in_appends(last, step_bytes)
+        some = tuple(records)
+        encodings = tuple(map(encoded, some))
+        if len(some) > 1:
+            *first, last = runs(list(map(len, encodings)), step_bytes)
             follows = begun or nothing_follows
-            for part in first:
-                self._send(OpenAppend(part, follows, self._lose_patience), joined=begun is not None)
+            for run in first:
+                part = OpenAppend(some[run], encodings[run], follows, self._lose_patience)
+                self._send(part, joined=begun is not None)
                 follows = nothing_follows
+            some, encodings = some[last], encodings[last]
         if holds is not None:
             holds.in_flight = True
-        self._send(OpenAppend(last, done, self._lose_patience, holds, tuple(calls), overdue))
+        self._send(OpenAppend(some, encodings, done, self._lose_patience, holds, tuple(calls), overdue))
 
     def _send(self, append: OpenAppend, *, joined: bool = False) -> None:
         self._last_append_id += 1

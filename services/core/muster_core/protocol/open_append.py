@@ -5,7 +5,6 @@ from collections.abc import Callable
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.log.application import group_of
-from muster_core.log.encoding import encoded
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
 
@@ -15,6 +14,7 @@ class OpenAppend(Timer):
 
     Args:
         records: what is stored, at least one.
+        encoded: the bytes of each record.
         done: what follows.
         impatient: called with this append at its deadline.
         holds: the group whose further events wait in line until then; None: none.
@@ -22,8 +22,7 @@ class OpenAppend(Timer):
         overdue: what is to run at its deadline; None: nothing.
 
     Attributes:
-        encoded: the bytes of each record.
-        bytes: how many that are.
+        bytes: how many all of its records have.
     """
 
     __slots__ = ("_impatient", "bytes", "calls", "done", "encoded", "holds", "overdue", "records")
@@ -31,6 +30,7 @@ class OpenAppend(Timer):
     def __init__(
         self,
         records: tuple[records_pb2.Record, ...],
+        encoded: tuple[bytes, ...],
         done: Callable[[], None],
         impatient: "Callable[[OpenAppend], None]",
         holds: Group | None = None,
@@ -39,7 +39,7 @@ class OpenAppend(Timer):
     ) -> None:
         super().__init__()
         self.records = records
-        self.encoded = tuple(map(encoded, records))
+        self.encoded = encoded
         self.bytes = sum(map(len, self.encoded))
         self.done = done
         self._impatient = impatient

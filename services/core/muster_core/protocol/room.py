@@ -20,6 +20,7 @@ class Limit(Enum):
     BYTES_PER_SHARD = "group_max_bytes_per_shard"
     OFFSETS = "group_max_offsets"
     OFFSET_BYTES = "group_max_offset_bytes"
+    COMMIT_BYTES = "group_commit_max_bytes"
 
     @property
     def setting(self) -> str:

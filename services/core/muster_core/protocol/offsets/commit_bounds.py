@@ -1,10 +1,9 @@
 """What a commit may add: to the offsets of its group, and to what shard and process hold."""
 
-from muster_protos.muster.log.v1 import records_pb2
-
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.offsets.commit_records import CommitRecords
 from muster_core.protocol.room import Limit
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import OFFSET_BYTES
@@ -39,17 +38,14 @@ class CommitBounds:
         self._context = context
         self._open: dict[str, _OnTheirWay] = {}
 
-    def excess(
-        self, commit: records_pb2.OffsetCommitted, size_bytes: int, *, at_work: bool
-    ) -> tuple[ErrorCode, str] | None:
+    def excess(self, commit: CommitRecords, *, at_work: bool) -> tuple[ErrorCode, str] | None:
         """What is too much with a commit, the code first; None: nothing, or it brings nothing new.
 
         Args:
-            commit: the record that would be stored.
-            size_bytes: its size.
+            commit: what would be stored.
             at_work: whether a member sends it that the log knows.
         """
-        number, most_bytes = len(commit.offsets), _most_bytes(commit, size_bytes)
+        number, most_bytes = _most(commit)
         group = self._context.groups.get(commit.group_id)
         offsets = NOTHING if group is None else group.offsets
         held, held_bytes = self._held(commit.group_id, offsets)
@@ -71,9 +67,16 @@ class CommitBounds:
             return error_code.COORDINATOR_NOT_AVAILABLE, full
         return None
 
-    def opened(self, commit: records_pb2.OffsetCommitted, size_bytes: int) -> tuple[int, int]:
+    def too_large(self) -> str:
+        """Counts a commit as refused because of its size; returns why, for people."""
+        self._context.room.refused(Limit.COMMIT_BYTES)
+        limit_bytes = self._context.config.commit_max_bytes
+        text = f"the commit takes more than {limit_bytes:,} bytes in the log ({Limit.COMMIT_BYTES.setting})"
+        return f"{text}: commit its partitions in several calls"
+
+    def opened(self, commit: CommitRecords) -> tuple[int, int]:
         """Counts a commit that goes to the log; returns the argument for `closed`."""
-        size = (len(commit.offsets), _most_bytes(commit, size_bytes))
+        size = _most(commit)
         on_their_way = self._open.get(commit.group_id)
         if on_their_way is None:
             on_their_way = self._open[commit.group_id] = _OnTheirWay()
@@ -103,15 +106,16 @@ class CommitBounds:
         return len(offsets) + on_their_way.offsets, offsets.held_bytes + on_their_way.bytes
 
 
-def _most_bytes(commit: records_pb2.OffsetCommitted, size_bytes: int) -> int:
-    """What it takes in memory if all of it is new, or a little more."""
-    return OFFSET_BYTES * len(commit.offsets) + size_bytes
+def _most(commit: CommitRecords) -> tuple[int, int]:
+    """Its offsets, and what they take in memory if all are new, or a little more."""
+    count = commit.count
+    return count, OFFSET_BYTES * count + commit.size_bytes
 
 
-def _growth(commit: records_pb2.OffsetCommitted, offsets: OffsetStore) -> tuple[int, int]:
+def _growth(commit: CommitRecords, offsets: OffsetStore) -> tuple[int, int]:
     """How many partitions it has that had no offset, and how many bytes it adds."""
     new = grows_bytes = 0
-    for entry in commit.offsets:
+    for entry in commit.entries():
         partition = (entry.topic, entry.partition)
         before = offsets.table.get(partition)
         if before is None:

@@ -20,12 +20,9 @@ from muster_core.protocol.incremental.commits import (
     names_tokens,
 )
 from muster_core.protocol.offsets.commit_bounds import CommitBounds
+from muster_core.protocol.offsets.commit_records import CommitRecords, CommitTooLarge
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
-from muster_core.record_bounds import (
-    APPEND_MAX_BYTES,
-    in_appends,
-    utf8_bytes,
-)
+from muster_core.record_bounds import utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import END_BYTES
@@ -36,9 +33,6 @@ _OTHER_COMMIT = (
     "a commit with this member_seq was stored without some partitions: commit these under a new one"
 )
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
-
-_PART_BYTES = 256 << 10
-"""Of a commit that is larger each record has about this size."""
 
 _RetryKey = tuple[str, str, int]
 """Group, member and number of a commit."""
@@ -207,40 +201,47 @@ class OffsetCommits:
         *,
         from_member: bool = False,
     ) -> None:
-        record = self._context.record()
-        commit = record.offset_committed
-        commit.group_id = request.group_id
-        commit.generation = request.member_epoch if request.HasField("member_epoch") else request.generation
-        commit.by_token = from_member and names_tokens(request)
         # Ids that come from outside were not checked (OC-04) and say nothing.
         known = member is not None or from_member
-        commit.member_id = request.member_id if known else ""
-        commit.member_seq = request.member_seq if known else 0
-        if request.retention_ms > 0:
-            commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
-        # Decided now: the catalog may be another one when the commit is stored.
-        response = self._answer(request, commit)
-        if not commit.offsets:
+        new = partial(self._record, request, known, from_member and names_tokens(request))
+        commit = CommitRecords(new, self._context.config.commit_max_bytes)
+        try:
+            # Decided now: the catalog may be another one when the commit is stored.
+            response = self._answer(request, commit)
+        except CommitTooLarge:
+            text = self._bounds.too_large()
+            self._context.refuse(call.call_id, error_code.INVALID_COMMIT_OFFSET_SIZE, text)
+            return
+        if not commit.count:
             self._context.reply(call.call_id, response)
             return
-        size_bytes = commit.ByteSize()
-        if (excess := self._bounds.excess(commit, size_bytes, at_work=known)) is not None:
+        if (excess := self._bounds.excess(commit, at_work=known)) is not None:
             self._context.refuse(call.call_id, *excess)
-            return
-        records = _in_parts(record, size_bytes)
-        if len(records) > 1 and len(list(in_appends(records))) > 1:
-            text = f"the commit takes more than the {APPEND_MAX_BYTES} bytes that the log takes at a time"
-            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
             return
         retry_key = _retry_key(request)
         if known and request.member_seq:
             if member is not None:
                 member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
-        size = self._bounds.opened(commit, size_bytes)
+        size = self._bounds.opened(commit)
         answer = partial(self._stored, call, request, retry_key, response, size)
         self._deletions.note_before(topic_of(topic.name) for topic in request.topics)
-        self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
+        self._context.append(
+            commit.records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key)
+        )
+
+    def _record(self, request: OffsetCommitRequest, known: bool, by_token: bool) -> records_pb2.Record:
+        """A record of a commit, without offsets."""
+        record = self._context.record()
+        commit = record.offset_committed
+        commit.group_id = request.group_id
+        commit.generation = request.member_epoch if request.HasField("member_epoch") else request.generation
+        commit.by_token = by_token
+        commit.member_id = request.member_id if known else ""
+        commit.member_seq = request.member_seq if known else 0
+        if request.retention_ms > 0:
+            commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
+        return record
 
     def _stored(
         self,
@@ -263,14 +264,13 @@ class OffsetCommits:
         waiting.clear()
 
     def _answer(
-        self, request: OffsetCommitRequest, commit: records_pb2.OffsetCommitted | None = None
+        self, request: OffsetCommitRequest, commit: CommitRecords | None = None
     ) -> OffsetCommitResponse:
         """What becomes of each partition; those that are well are written to the commit."""
         response = OffsetCommitResponse(shard_epoch=self._context.epoch)
         group = self._context.groups.get(request.group_id)
         from_member = request.generation >= 0 or request.HasField("member_epoch")
         renewed = group.renewed_topics if group is not None and from_member else frozenset()
-        stored = None if commit is None else commit.offsets
         judge = None
         if group is not None and group.reverted and names_tokens(request):
             judge = judge_of_reverted(group, request.member_id)
@@ -285,7 +285,7 @@ class OffsetCommits:
         removed = self._context.catalog.removed_places
         limit_bytes = self._context.config.offset_metadata_max_bytes
         for topic in request.topics:
-            name = topic.name
+            name, name_bytes = topic.name, utf8_bytes(topic.name)
             outcomes = response.topics.add(name=name).partitions
             about = topic_of(name) if judge is not None else name
             count = self._context.catalog.partitions.get(about)
@@ -293,7 +293,7 @@ class OffsetCommits:
             for entry in topic.partitions:
                 code = error_code.NONE
                 partition, metadata = entry.partition, entry.metadata
-                if utf8_bytes(metadata) > limit_bytes:
+                if (metadata_bytes := utf8_bytes(metadata)) > limit_bytes:
                     code = error_code.OFFSET_METADATA_TOO_LARGE
                 elif (name, partition) in removed:
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION
@@ -305,8 +305,8 @@ class OffsetCommits:
                 if judge is not None and not code:
                     code = judge((topic_of(name), partition), entry)
                 outcomes.add(partition=partition, error_code=code)
-                if stored is not None and not code:
-                    stored.add(
+                if commit is not None and not code:
+                    commit.place_of(name_bytes + metadata_bytes).add(
                         topic=name,
                         partition=partition,
                         offset=entry.offset,
@@ -334,29 +334,6 @@ def _is_of_a_member(group: Group, request: OffsetCommitRequest) -> bool:
     """Whether a commit names a member: then it is judged by what that was given, which is in the log."""
     member_id, incremental = request.member_id, group.incremental
     return member_id in group.members or (incremental is not None and member_id in incremental.members)
-
-
-def _in_parts(record: records_pb2.Record, commit_bytes: int) -> list[records_pb2.Record]:
-    """A commit as the records that hold it; its number is in the last one, so that it is there once.
-
-    All are stored together. Who reads the log takes it in record by record, each at a stretch (LIM-56).
-    """
-    if commit_bytes <= _PART_BYTES:
-        return [record]
-    empty, parts = records_pb2.Record(), list[records_pb2.Record]()
-    empty.CopyFrom(record)
-    empty.offset_committed.ClearField("offsets")
-    empty.offset_committed.member_seq = 0
-    size_bytes = _PART_BYTES
-    for entry in record.offset_committed.offsets:
-        if size_bytes >= _PART_BYTES:
-            part, size_bytes = records_pb2.Record(), 0
-            part.CopyFrom(empty)
-            parts.append(part)
-        parts[-1].offset_committed.offsets.append(entry)
-        size_bytes += entry.ByteSize()
-    parts[-1].offset_committed.member_seq = record.offset_committed.member_seq
-    return parts
 
 
 def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
