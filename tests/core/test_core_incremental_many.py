@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.lives.incremental_shard import GROUP, incremental_of, incremental_shard, joined, settle
+from muster_core.config import GroupConfig
 from muster_core.incremental.group import IncrementalGroup, among
 from muster_core.incremental.member import Held, Member, Told
-from muster_core.incremental.partitions import TopicPartition
+from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.incremental.targets.late import what_counts
 from muster_core.incremental.targets.target import Change, Topics
+from muster_core.log.application import Application
 from muster_core.position import NOWHERE, Position
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_core.state.history import GenerationEntry
+from muster_protos.muster.log.v1 import incremental_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 NAMES = ("t", "u", "v")
 PARTITIONS = [(topic, number) for topic in NAMES for number in range(4)]
@@ -36,6 +40,7 @@ def test_what_a_member_may_work_on_and_owes(
     assert member.assigned == {p for p, one in held.items() if one.taken == NOWHERE}
     assert member.pending == {p for p, one in held.items() if one.taken != NOWHERE}
     assert member.last_taken == max((one.taken for one in held.values()), default=NOWHERE)
+    assert member.is_within_target == (not member.pending and {*held} <= target)
     assert member.has_all == (member.assigned == target and not member.pending)
     stepped = member.stepped(1, {p: Held(Position(1, 3)) for p in held}, NOWHERE, waits=False)
     assert stepped.assigned == {*held}
@@ -88,6 +93,32 @@ def test_what_counts_of_an_assignment_that_comes_late(
         group.put(Member(Told(who, topics=wanted), target=target))
     expected = one_by_one(group, changes, topics, incarnations)
     assert what_counts(group, changes, topics, incarnations) == expected
+
+
+@given(
+    st.dictionaries(st.sampled_from(PARTITIONS), st.tuples(st.sampled_from("-ab"), st.sampled_from("-ab"))),
+    st.integers(0, 5),
+)
+def test_the_history_lists_the_first_moves_of_a_target(
+    moves: Mapping[TopicPartition, tuple[str, str]], listed: int
+) -> None:
+    """From whom a partition goes to whom; `-`: nobody."""
+    record = incremental_pb2.TargetAssigned(server_assignor="uniform")
+    for who in "ab":
+        loses = by_topic([p for p, (giver, taker) in moves.items() if giver == who != taker])
+        gets = by_topic([p for p, (giver, taker) in moves.items() if taker == who != giver])
+        record.changes.add(member_id=who, loses=loses, gets=gets)
+    entry = GenerationEntry(1, common_pb2.RebalanceCause(), 0, "", "", (), NOWHERE)
+    application = Application({}, GroupConfig(history_moves=listed), lambda _, __: None)
+    application._note_target(entry, 7, record)
+    expected = [
+        (*p, giver.strip("-"), taker.strip("-"))
+        for p, (giver, taker) in sorted(moves.items())
+        if giver != taker
+    ]
+    told = [(m.topic, m.partition, m.from_member_id, m.to_member_id) for m in entry.moves]
+    assert told == expected[:listed]
+    assert entry.moves_truncated == (len(expected) > listed)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), SOME, SOME), max_size=8)

@@ -310,7 +310,7 @@ def among(mapping: Mapping[_Key, _Value], keys: Set[_Key]) -> Set[_Key]:
 
 def _those_in(mapping: Mapping[_Key, _Value], keys: Set[_Key]) -> set[_Key]:
     """As `&` of the keys says it; that takes three times as long for a hundred thousand of them."""
-    return {key for key in keys if key in mapping}
+    return {key for key in keys if key in mapping} if mapping else set()
 
 
 def _drop(mapping: MutableMapping[_Key, _Value], keys: Collection[_Key]) -> None:

@@ -220,7 +220,7 @@ class Member:
     @cached_property
     def is_within_target(self) -> bool:
         """Whether it has nothing to give back: nothing was taken from it, and its target takes nothing."""
-        return not self.pending and self.target.issuperset(self.held)
+        return not self.pending and self.assigned <= self.target
 
     @property
     def held_alike(self) -> Collection[Held]:

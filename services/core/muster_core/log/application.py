@@ -292,14 +292,25 @@ class Application:
     def _note_target(
         self, entry: GenerationEntry, wall_ms: int, record: incremental_pb2.TargetAssigned
     ) -> None:
-        """Notes what a target moves; the members' steps say when it has moved."""
+        """Notes what a target moves; the members' steps say when it has moved.
+
+        Topics after those of which so many moves are listed are not looked at, for there may be a hundred
+        thousand partitions. One is named twice at most, by who loses it and by who gets it.
+        """
         entry.protocol_name = record.server_assignor
+        named = [(change.member_id, change.loses[:], change.gets[:]) for change in record.changes]
+        counts = [(one.topic, len(one.partitions)) for _, *both in named for some in both for one in some]
+        left, last = 2 * (self._config.history_moves + 1), ""
+        for topic, count in sorted(counts):
+            if left <= 0:
+                break
+            left, last = left - count, topic
         before: dict[TopicPartition, tuple[str, Position]] = {}
         after: dict[TopicPartition, tuple[str, Position]] = {}
-        for change in record.changes:
-            of_member = (change.member_id, NOWHERE)
-            before.update(dict.fromkeys(named_in(change.loses), of_member))
-            after.update(dict.fromkeys(named_in(change.gets), of_member))
+        for member_id, loses, gets in named:
+            of_member = (member_id, NOWHERE)
+            before.update(dict.fromkeys(named_in([one for one in loses if one.topic <= last]), of_member))
+            after.update(dict.fromkeys(named_in([one for one in gets if one.topic <= last]), of_member))
         self._note_moves(entry, wall_ms, before, after)
 
     def _group_converted(

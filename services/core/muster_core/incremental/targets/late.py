@@ -1,9 +1,9 @@
 """An assignment that was computed aside, when the group has gone on (docs/safety.md, INC-30 to INC-33)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.partitions import TopicPartition
+from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
 from muster_core.incremental.targets.target import Change, Changes, Topics
 
 
@@ -27,27 +27,28 @@ def what_counts(
     """
     takers: dict[TopicPartition, str] = {}
     meant: set[TopicPartition] = set()
-    gets: dict[str, Collection[TopicPartition]] = {}
+    gets: dict[str, Partitions] = {}
     for member_id, change in changes.items():
         meant |= change.gets
         member = group.members.get(member_id)
         if member is not None:
             wanted = group.topics_of(member.told).intersection({name for name, _ in change.gets})
             ends = {name: _end_of(name, topics, incarnations) for name in wanted}
-            gets[member_id] = taken = [p for p in change.gets if 0 <= p[1] < ends.get(p[0], 0)]
+            taken = [p for p in change.gets if 0 <= p[1] < ends.get(p[0], 0)]
             if not topics.removed.keys().isdisjoint(ends):
-                gets[member_id] = taken = [p for p in taken if p[1] not in topics.removed.get(p[0], ())]
+                taken = [p for p in taken if p[1] not in topics.removed.get(p[0], ())]
+            gets[member_id] = change.gets if len(taken) == len(change.gets) else frozenset(taken)
             takers.update(dict.fromkeys(taken, member_id))
     if sum(map(len, gets.values())) > len(takers):  # no assignor does that
-        gets = {who: [p for p in some if takers[p] == who] for who, some in gets.items()}
+        gets = {who: frozenset([p for p in some if takers[p] == who]) for who, some in gets.items()}
     counted: dict[str, Change] = {}
     for member_id, member in group.members.items():
         loses = {p for p in member.target if takers.get(p, member_id) != member_id}
         if member_id in changes:
             loses |= (changes[member_id].loses - meant) & member.target
-        new = {p for p in gets.get(member_id, ()) if p not in member.target}
+        new = gets.get(member_id, NONE) - member.target
         if new or loses:
-            counted[member_id] = Change(frozenset(new), frozenset(loses))
+            counted[member_id] = Change(new, frozenset(loses))
     return counted, len(takers) < len(meant)
 
 
