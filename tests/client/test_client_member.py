@@ -14,6 +14,7 @@ from client.client_scripted import TOKEN, Break, Coordinator, ScriptedCluster, c
 from kit.waiting import until
 from muster import MemberState, TopicPartition
 from muster._cluster.link import Outcome
+from muster._member import commits
 from muster._member.leader import Leader
 from muster._member.waits import Waits
 from muster._reactions import CONNECTION_LOST
@@ -483,6 +484,20 @@ async def test_a_failure_that_nobody_foresaw_costs_the_commits_of_one_request(
         with pytest.raises(KeyError):
             await first
         await asyncio.wait_for(second, 60)
+
+
+async def test_commits_are_as_large_as_the_log_has_them(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the topic of each: ten thousand long names were more than a coordinator takes."""
+    a = cluster.coordinators[0]
+    entry = coordinator_pb2.OffsetCommitRequest.Partition(partition=0, offset=5, leader_epoch=-1)
+    monkeypatch.setattr(commits, "MOST_BYTES", entry.ByteSize() + len(ALL[0].topic))
+    async with joined(cluster) as story:
+        await story.member.commit(dict.fromkeys(ALL[:3], 5))
+        sent = [[len(topic.partitions) for topic in one.topics] for one in a.requests("OffsetCommit")]
+        assert sent == [[1], [1], [1]]
+        assert a.offsets == {(one.topic, one.number): 5 for one in ALL[:3]}
 
 
 async def test_commits_that_are_large_together_travel_apart(cluster: ScriptedCluster) -> None:
