@@ -21,7 +21,7 @@ from muster_protos.muster.v1 import (
     session_pb2,
     session_pb2_grpc,
 )
-from muster_runtime.loop_share import LoopShare
+from muster_runtime.loop_share import LoopShare, LoopTurn
 from muster_runtime.rpc.large import read_message
 
 pytestmark = pytest.mark.cluster
@@ -171,10 +171,13 @@ async def test_hosts_take_turns_with_large_requests(monkeypatch: pytest.MonkeyPa
     assert begun.index("innocent") <= 2
 
 
-async def test_of_messages_of_many_frames_one_is_played_in_each_turn(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
+async def test_messages_that_come_together_are_played_in_several_turns(
+    cluster: MemoryCluster, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty streams with a hundred frames each kept the commits of others waiting for half a second."""
+    (coordinator,) = cluster.running
+    sessions: Any = coordinator._sessions
+    sessions._around.calls.loop_turn._most_s = 1e-9
     turns, played, play = Turns(), dict[int, int](), session_stream.SessionStream._play_frame
 
     def noted(stream: session_stream.SessionStream, frame: session_pb2.ClientFrame) -> None:
@@ -195,8 +198,7 @@ async def test_of_messages_of_many_frames_one_is_played_in_each_turn(
     hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=60_000))
     detach = session_pb2.ClientFrame(detach=session_pb2.Detach(group_id=group_of(0), member_id="nobody"))
     streams = [stub.Session() for _ in range(5)]
-    message = session_pb2.SessionRequest(frames=[hello, *[detach] * session_stream.FEW_FRAMES])
-    await asyncio.gather(*(stream.write(message) for stream in streams))
+    await asyncio.gather(*(one.write(session_pb2.SessionRequest(frames=[hello, detach])) for one in streams))
     await until(lambda: len(waiting) == len(streams))
     have_come.set()
     await until(lambda: len(played) == len(streams))
@@ -204,6 +206,19 @@ async def test_of_messages_of_many_frames_one_is_played_in_each_turn(
     for stream in streams:
         stream.cancel()
     assert len(set(played.values())) == len(streams)
+
+
+def test_what_is_for_one_leaves_turns_of_the_loop_to_what_is_for_others() -> None:
+    async def look() -> None:
+        turn = LoopTurn(0.005)
+        turn.took("one", 0.004)
+        assert not turn.is_over("one")
+        turn.took("one", 0.002)
+        assert (turn.is_over("one"), turn.is_over("other")) == (True, False)
+        await turn.another()
+        assert not turn.is_over("one")
+
+    asyncio.run(look())
 
 
 async def test_nothing_is_played_of_a_stream_that_ended_while_it_waited_for_its_turn(
@@ -217,8 +232,10 @@ async def test_nothing_is_played_of_a_stream_that_ended_while_it_waited_for_its_
         play(stream, frame)
 
     monkeypatch.setattr(session_stream.SessionStream, "_play_frame", noted)
+    monkeypatch.setattr(session_stream, "_TURN_S", 0.0)
     (coordinator,) = cluster.running
     sessions: Any = coordinator._sessions
+    turns = sessions._around.calls.large_requests
     joined = await caller.join(group_of(0))
     attach = session_pb2.ClientFrame(
         attach=session_pb2.Attach(
@@ -231,18 +248,17 @@ async def test_nothing_is_played_of_a_stream_that_ended_while_it_waited_for_its_
         connection = Connection(caller.address, window=0)  # it reads nothing: the stream ends a second later
         connection.poll(1)
         place = connection.open("/muster.v1.GroupSessionService/Session", None)
-        for frames in ([hello], [attach] * (session_stream.FEW_FRAMES + 1)):
-            body = session_pb2.SessionRequest(frames=frames).SerializeToString()
-            connection.send(frame(DATA, 0, place, grpc_message(body)))
+        body = session_pb2.SessionRequest(frames=[hello, attach]).SerializeToString()
+        connection.send(frame(DATA, 0, place, grpc_message(body)))
         return connection
 
     async with asyncio.timeout(30):
-        async with sessions._around.calls.many_frames.turn("another host"):
+        async with turns.turn("another host"):
             connection = await asyncio.to_thread(opened)
-            await until(lambda: bool(sessions._around.calls.many_frames._waiting))
+            await until(lambda: bool(turns._waiting))
             (stream,) = sessions._streams.values()
             stream.refuse("it is cut off")
-        await until(lambda: not sessions._around.calls.many_frames.held)
+        await until(lambda: not turns.held)
         assert len(sessions) == 1, "it has not ended"
         assert sessions.members == 0
     assert played == ["hello"]

@@ -18,7 +18,7 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, incremental_pb2
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
-from muster_runtime.loop_share import LoopShare
+from muster_runtime.loop_share import LoopShare, LoopTurn
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.carried import to_its_end
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
@@ -41,6 +41,9 @@ LARGE_PARTITIONS = 1_000
 
 _JOINED_ASIDE_BYTES = 1 << 20
 """From here on Python joins bytes without holding up other threads."""
+
+_TURN_S = 0.005
+"""So long messages of sessions of one host are played in one turn of the loop; then others have theirs."""
 
 _KNOWN_GROUPS = 16_384
 _NOT_YET = "this coordinator does not know the cluster yet; try again"
@@ -81,7 +84,7 @@ class Calls:
     Attributes:
         rights: of callers, looked at before anything of a call is answered.
         large_requests: one is worked on at a time, and hosts take turns; nobody else waits for them.
-        many_frames: one message of a session with many frames is played at a time, and hosts take turns.
+        loop_turn: how long messages of sessions have taken of this turn of the loop, by host.
         admit_late: counts a call that has waited for its shard to be loaded; see `Admission.admit_late`.
     """
 
@@ -98,7 +101,7 @@ class Calls:
         self.rights = Rights(Access()) if rights is None else rights
         self._answers = Answers(self, ownership.shards, max_answer_bytes, self.rights)
         self.large_requests = Turns()
-        self.many_frames = Turns()
+        self.loop_turn = LoopTurn(_TURN_S)
         self.admit_late: Callable[[GroupRequest], Callable[[], None] | None] = lambda _: None
         self._encoding = Turns()
         self._joined_aside_bytes = joined_aside_bytes

@@ -36,9 +36,6 @@ _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
 _TURN_S = 0.005
 """Frames of a message that take longer are played one message at a time."""
-FEW_FRAMES = 8
-"""Of messages with more one is played in each turn of the loop: those of forty streams take a fifth of a
-second."""
 
 _NEWS = {
     session_pb2.AttachResult: "attach_result",
@@ -256,9 +253,16 @@ class SessionStream:
     # --- what the client says
 
     async def _handle(self, message: session_pb2.SessionRequest) -> None:
+        turn, host = self._around.calls.loop_turn, self._host
+        while turn.is_over(host):
+            await turn.another()
+        if self._ended:
+            return
         try:
             if len(message.frames) == 1:
+                began_s = turn.now_s()
                 self._play_frame(message.frames[0])
+                turn.took(host, turn.now_s() - began_s)
             else:
                 await self._play(message)
             other_frames, self._other_frames = self._other_frames, 0
@@ -277,13 +281,8 @@ class SessionStream:
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
         self._other_frames += frames == 0
         share = LoopShare()
-        if frames <= FEW_FRAMES:
-            played = self._play_from(message, 0, share)
-        else:
-            async with self._around.calls.many_frames.turn(self._host):
-                share = LoopShare()
-                played = self._play_from(message, 0, share)
-                await asyncio.sleep(0)  # the next one is played in another turn of the loop
+        played = self._play_from(message, 0, share)
+        self._around.calls.loop_turn.took(self._host, share.taken_s)
         if played < len(message.frames):
             async with self._around.calls.large_requests.turn(self._host):
                 while played < len(message.frames):
