@@ -38,10 +38,11 @@ async def attack(target: Target) -> str:
 
         async def attach(place: int) -> None:
             while time.monotonic() < ends_s:
-                member_id, generation = members[place]
-                who = {"group_id": groups[place], "member_id": member_id}
-                on = session_pb2.ClientFrame(attach=session_pb2.Attach(**who, generation=generation))
-                off = session_pb2.ClientFrame(detach=session_pb2.Detach(**who))
+                group_id, (member_id, generation) = groups[place], members[place]
+                on, off = session_pb2.ClientFrame(), session_pb2.ClientFrame()
+                on.attach.group_id = off.detach.group_id = group_id
+                on.attach.member_id = off.detach.member_id = member_id
+                on.attach.generation = generation
                 streams[place].send(*[on, off] * TIMES)
                 await asyncio.sleep(PAUSE_S)
 
