@@ -42,7 +42,7 @@ LARGE_PARTITIONS = 1_000
 _JOINED_ASIDE_BYTES = 1 << 20
 """From here on Python joins bytes without holding up other threads."""
 
-_TURN_S = 0.005
+_TURN_S = 0.002
 """So long messages of sessions of one host are played in one turn of the loop; then others have theirs."""
 
 _KNOWN_GROUPS = 16_384
