@@ -50,6 +50,18 @@ async def test_the_configuration_keeps_data(tmp_path: Path) -> None:
     assert nodes[0].process.returncode == 0
 
 
+async def test_nodes_rewrite_their_files_at_different_sizes(tmp_path: Path) -> None:
+    """They grow alike, and each stands for a moment at the end of a rewrite."""
+    nodes = RedisNodes(tmp_path, 3)
+    await nodes.start()
+    sizes = list[int]()
+    for node in nodes:
+        with client(node) as connection:
+            sizes.append(int(connection.config_get("auto-aof-rewrite-min-size")["auto-aof-rewrite-min-size"]))
+    await nodes.stop()
+    assert sizes == [64 << 20, 90 << 20, 116 << 20]
+
+
 async def test_a_paused_node_does_not_answer_and_comes_back(tmp_path: Path) -> None:
     nodes = RedisNodes(tmp_path, 3)
     await nodes.start()

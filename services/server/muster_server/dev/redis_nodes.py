@@ -41,6 +41,12 @@ def server_binary() -> str:
         raise EmbeddedServerError(str(error)) from error
 
 
+_REWRITE_MB, _REWRITE_STEP_MB = 64, 26
+"""An append-only file may grow to so much before it is rewritten, and that of each further node by so much
+more. At the end of a rewrite a server may stand for a tenth of a second, and files of one log grow alike: all
+of its nodes would stand at the same time."""
+
+
 class RedisNode:
     """One embedded server: append-only on, no snapshots, no eviction, loopback only.
 
@@ -48,15 +54,19 @@ class RedisNode:
         folder: its configuration, data and log.
         port: TCP port; 0: a free one, kept in the folder for the next start.
         fsync: `always`, `everysec` or `no`; what survives a crash of the machine, not of the process.
+        rewrite_mb: how large its append-only file is at least when it is rewritten, MiB.
     """
 
-    def __init__(self, folder: Path, port: int = 0, fsync: str = "everysec") -> None:
+    def __init__(
+        self, folder: Path, port: int = 0, fsync: str = "everysec", rewrite_mb: int = _REWRITE_MB
+    ) -> None:
         if fsync not in FSYNC_POLICIES:
             raise ValueError(f"fsync must be one of {', '.join(FSYNC_POLICIES)}, not {fsync!r}")
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = port or self._remembered_port() or free_ports(1)[0]
         self.fsync = fsync
+        self._rewrite_mb = rewrite_mb
         self.process = ChildProcess(
             self.folder.name,
             [server_binary(), str(self.folder / "server.conf")],
@@ -84,6 +94,7 @@ class RedisNode:
                 f'dir "{self.folder}"',
                 "appendonly yes",
                 f"appendfsync {self.fsync}",
+                f"auto-aof-rewrite-min-size {self._rewrite_mb}mb",
                 'save ""',
                 "maxmemory-policy noeviction",
                 "daemonize no",
@@ -151,8 +162,13 @@ class RedisNodes(Sequence[RedisNode]):
         if count not in NODE_COUNTS:
             raise ValueError(f"the number of nodes must be 1, 3 or 5, not {count}")
         self._nodes = [
-            RedisNode(folder / f"redis-{index}", first_port + index - 1 if first_port else 0, fsync)
-            for index in range(1, count + 1)
+            RedisNode(
+                folder / f"redis-{index + 1}",
+                first_port + index if first_port else 0,
+                fsync,
+                _REWRITE_MB + index * _REWRITE_STEP_MB,
+            )
+            for index in range(count)
         ]
 
     @property
