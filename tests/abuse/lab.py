@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -53,6 +54,8 @@ _SETTLES_S = 60.0
 _AFTER_S = 2.0
 _NAMES_AT_ONCE = 500
 _LIMIT_S = 420.0
+_IN_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 4 << 30
 _BEGINS = "-- the attack begins"
 
 
@@ -251,6 +254,7 @@ def stage(
     gap_s: float = GAP_S,
     protocol: str = "auto",
     check: Callable[[Lab], Awaitable[None]] | None = None,
+    in_memory: bool = False,
     limit_s: float = _LIMIT_S,
 ) -> NoReturn:
     """Runs a program that is an attack, and judges what W noticed of it.
@@ -263,11 +267,14 @@ def stage(
         gap_s: how long W may be without a commit.
         protocol: kind of W's group, as in `Lab`, where the attack is on a group of one kind.
         check: what must hold of W's cluster after the attack.
+        in_memory: for an attack that fills the log with megabytes a second: the clusters' files are in memory,
+            if there is room. A server whose file system frees blocks with its journal stands for a tenth of a
+            second whenever it has rewritten its file (docs/sizing.md), and these have one node and one disk.
         limit_s: a program that takes longer could not judge.
     """
     if sys.argv[1:2] == ["attack"]:
         run(partial(_attack, attack, sys.argv[2]), limit_s)
-    judged = Judged(settings or {}, coordinator_mb, gap_s, protocol, check)
+    judged = Judged(settings or {}, coordinator_mb, gap_s, protocol, check, in_memory)
     run(partial(_measure, judged, lifted), limit_s * (2 if lifted else 1))
 
 
@@ -284,6 +291,7 @@ class Judged:
     gap_s: float
     protocol: str
     check: Callable[[Lab], Awaitable[None]] | None
+    in_memory: bool
 
 
 async def _measure(judged: Judged, lifted: Mapping[str, str] | None) -> None:
@@ -293,7 +301,8 @@ async def _measure(judged: Judged, lifted: Mapping[str, str] | None) -> None:
 
 
 async def _measured(judged: Judged, how: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="muster-abuse-") as made:
+    where = _IN_MEMORY if judged.in_memory and _has_room(_IN_MEMORY) else None
+    with tempfile.TemporaryDirectory(prefix="muster-abuse-", dir=where) as made:
         folder = Path(made)
         async with (
             Lab(folder / "mine", judged.settings, with_worker=True, protocol=judged.protocol) as lab,
@@ -319,6 +328,10 @@ async def _measured(judged: Judged, how: str) -> None:
                 raise Broken(f"ended: {', '.join(ended)}")
             if judged.check is not None:
                 await judged.check(lab)
+
+
+def _has_room(folder: Path) -> bool:
+    return folder.is_dir() and shutil.disk_usage(folder).free > _ROOM_BYTES
 
 
 async def _while_attacked(lab: Lab, servers: str, where: str) -> Window:

@@ -47,4 +47,4 @@ async def attack(target: Target) -> str:
 
 
 if __name__ == "__main__":
-    stage(attack, coordinator_mb=1_500)
+    stage(attack, coordinator_mb=1_500, in_memory=True)
