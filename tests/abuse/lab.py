@@ -267,8 +267,8 @@ def stage(
         gap_s: how long W may be without a commit.
         protocol: kind of W's group, as in `Lab`, where the attack is on a group of one kind.
         check: what must hold of W's cluster after the attack.
-        in_memory: for an attack that fills the log with megabytes a second: the clusters' files are in memory,
-            if there is room. A server whose file system frees blocks with its journal stands for a tenth of a
+        in_memory: for an attack that fills the log with megabytes a second: the clusters' files are in
+            memory, if there is room. A server whose file system frees blocks with its journal stands for a tenth of a
             second whenever it has rewritten its file (docs/sizing.md), and these have one node and one disk.
         limit_s: a program that takes longer could not judge.
     """
