@@ -268,8 +268,8 @@ def stage(
         protocol: kind of W's group, as in `Lab`, where the attack is on a group of one kind.
         check: what must hold of W's cluster after the attack.
         in_memory: for an attack that fills the log with megabytes a second: the clusters' files are in
-            memory, if there is room. A server whose file system frees blocks with its journal stands for a tenth of a
-            second whenever it has rewritten its file (docs/sizing.md), and these have one node and one disk.
+            memory, if there is room. A server whose file system frees blocks with its journal stands for a
+            tenth of a second whenever it has rewritten its file (docs/sizing.md); these have one node each.
         limit_s: a program that takes longer could not judge.
     """
     if sys.argv[1:2] == ["attack"]:
