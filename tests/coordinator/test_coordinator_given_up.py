@@ -75,7 +75,10 @@ async def test_calls_of_a_stream_that_ends_count_on_for_a_while() -> None:
 
     nowhere: Any = SimpleNamespace()
     answering = SimpleNamespace(
-        rights=SimpleNamespace(judge=lambda *_: None), at_once=lambda _: None, answer_judged=answer_judged
+        takes_turn=lambda _: False,
+        rights=SimpleNamespace(judge=lambda *_: None),
+        at_once=lambda _: None,
+        answer_judged=answer_judged,
     )
     calls = StreamCalls(
         cast(Any, answering), "", 10, nowhere, nowhere, nowhere, lambda: None, admit=counted.admit
