@@ -1,5 +1,6 @@
 """Plans of many topics: what they come to, and that others have their turn meanwhile."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
@@ -164,6 +165,22 @@ def test_what_a_member_keeps_of_a_topic_that_is_deleted_between_the_turns_has_a_
         cluster.advance(1_000)
         assert kept(who.synced()) == {}
     raise AssertionError("it is never stored")
+
+
+def test_of_a_plan_that_gives_too_much_nothing_is_read_and_of_others_few_partitions_at_a_time() -> None:
+    """LIM-17: a megabyte names nine hundred thousand partitions, of few topics."""
+    dense = [common_pb2.TopicPartitions(topic=f"t{number}", partitions=range(128)) for number in range(2_000)]
+    given_all = common_pb2.Assignment(version=1, partitions=dense).SerializeToString()
+    request = coordinator_pb2.SyncGroupRequest()
+    request.assignments.add(member_id="a", assignment=given_all)
+    plan = plans.Plan()
+    assert [*plan.read(request, {"a"}, 200_000)] == []
+    assert plan.partitions > 200_000
+    assert plan.given("a") == ()
+    plan = plans.Plan()
+    seen = [0, *(len(plan.given("a")) for _ in plan.read(request, {"a"}, 300_000))]
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 48_000
+    assert len(plan.given("a")) == plan.partitions == 256_000
 
 
 def test_what_was_handed_in_is_not_read_again_when_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ TopicNumbers = tuple[str, list[int]]
 
 TURN_TOPICS = 4_000
 """So many topics are read, or compared, in some milliseconds; then others have their turn."""
-_READ_TOPICS = 1_000
+_READ_TOPICS, _READ_PARTITIONS = 1_000, 16_000
+"""So many are read at a stretch, if each topic has about as many partitions."""
 _PARTITIONS_AS_TOPIC = 8
 """So many partitions of a topic take as long to read as the topic."""
 
@@ -56,24 +57,33 @@ class Plan:
             message = read_assignment(assignment)
             if message is None:
                 continue
-            if self.partitions + len(message.partitions) > most:  # each topic has one at least
-                self.partitions += len(message.partitions)
+            number = len(message.partitions)
+            before, self.partitions = self.partitions, self.partitions + number
+            if self.partitions > most:  # each topic has one at least
                 return
-            topics = self._topics_of[member_id] = []
-            given = self._given[member_id] = []
-            for first in range(0, len(message.partitions), _READ_TOPICS):
-                slice_of = message.partitions[first : first + _READ_TOPICS]
-                some = [(one.topic, one.partitions) for one in slice_of]
-                count = sum([len(numbers) for _, numbers in some])
-                self.partitions += count
+            self.partitions = before
+            # All are counted before any is read, so that a plan which gives too much costs next to nothing.
+            for first in range(0, number, _READ_TOPICS):
+                some = message.partitions[first : first + _READ_TOPICS]
+                self.partitions += sum([len(one.partitions) for one in some])
                 if self.partitions > most:
                     return
-                listed = [(topic, numbers[:]) for topic, numbers in some]
+                left -= len(some) // 4
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+            at_once = max(1, min(_READ_TOPICS, _READ_PARTITIONS * number // max(1, self.partitions - before)))
+            topics = self._topics_of[member_id] = []
+            given = self._given[member_id] = []
+            for first in range(0, number, at_once):
+                listed = [
+                    (one.topic, one.partitions[:]) for one in message.partitions[first : first + at_once]
+                ]
                 partitions = [(topic, number) for topic, numbers in listed for number in numbers]
                 topics += listed
                 given += partitions
                 self._different.update(partitions)
-                left -= len(some) + count // _PARTITIONS_AS_TOPIC
+                left -= len(listed) + len(partitions) // _PARTITIONS_AS_TOPIC
                 if left < 0:
                     yield
                     left = TURN_TOPICS
