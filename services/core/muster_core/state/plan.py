@@ -57,13 +57,12 @@ class Plan:
             message = read_assignment(assignment)
             if message is None:
                 continue
-            number = len(message.partitions)
-            before, self.partitions = self.partitions, self.partitions + number
-            if self.partitions > most:  # each topic has one at least
+            before, count = self.partitions, len(message.partitions)
+            if before + count > most:  # each topic has one at least
+                self.partitions += count
                 return
-            self.partitions = before
             # All are counted before any is read, so that a plan which gives too much costs next to nothing.
-            for first in range(0, number, _READ_TOPICS):
+            for first in range(0, count, _READ_TOPICS):
                 some = message.partitions[first : first + _READ_TOPICS]
                 self.partitions += sum([len(one.partitions) for one in some])
                 if self.partitions > most:
@@ -72,10 +71,10 @@ class Plan:
                 if left < 0:
                     yield
                     left = TURN_TOPICS
-            at_once = max(1, min(_READ_TOPICS, _READ_PARTITIONS * number // max(1, self.partitions - before)))
+            at_once = max(1, min(_READ_TOPICS, _READ_PARTITIONS * count // max(1, self.partitions - before)))
             topics = self._topics_of[member_id] = []
             given = self._given[member_id] = []
-            for first in range(0, number, at_once):
+            for first in range(0, count, at_once):
                 listed = [
                     (one.topic, one.partitions[:]) for one in message.partitions[first : first + at_once]
                 ]
