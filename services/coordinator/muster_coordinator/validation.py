@@ -205,51 +205,50 @@ def _commit(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> Non
     _identity(report, request)
     _range(report, "retention_ms", request.retention_ms, 0, RETENTION_MAX_MS)
     _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
-    if _total(request.topics) > PARTITIONS_MAX:
-        report("topics", f"must have at most {PARTITIONS_MAX:,} partitions in all")
+    if (topics := _named(report, "topics", request.topics)) is None:
         return
-    names = []
-    for index, topic in enumerate(request.topics):
-        name = topic.name
-        names.append(name)
-        if not can_be_committed(name):
-            _topic(report, f"topics[{index}].name")
-        _committed_partitions(report, index, topic.partitions)
-    _once(report, "topics", "name", names)
-    _ends(request, report)
-
-
-def _ends(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> None:
-    if _total(request.ends) > PARTITIONS_MAX:
-        report("ends", f"must have at most {PARTITIONS_MAX:,} partitions in all")
-        return
-    _once(report, "ends", "name", [topic.name for topic in request.ends])
-    for index, topic in enumerate(request.ends):
-        if not can_be_committed(topic.name):
-            _topic(report, f"ends[{index}].name")
-        _once(
-            report, f"ends[{index}].partitions", "partition", [entry.partition for entry in topic.partitions]
-        )
-        for number, entry in enumerate(topic.partitions):
+    for topic, partitions in enumerate(topics):
+        for index, entry in enumerate(partitions):
+            if entry.offset < 0:
+                report(_of_partition(topic, index, "offset"), "must not be negative")
+            if entry.leader_epoch < -1:
+                report(_of_partition(topic, index, "leader_epoch"), "must be -1 or more")
+            metadata = entry.metadata
+            if metadata and len(metadata.encode("utf-8", "surrogatepass")) > COMMIT_METADATA_MAX_BYTES:
+                text = f"must be at most {COMMIT_METADATA_MAX_BYTES:,} bytes long"
+                report(_of_partition(topic, index, "metadata"), text)
+        if len(partitions) > 1:
+            _once_each(report, "topics", topic, partitions)
+    for topic, partitions in enumerate(_named(report, "ends", request.ends) or ()):
+        for index, entry in enumerate(partitions):
             if entry.end < 0:
-                report(f"ends[{index}].partitions[{number}].end", "must not be negative")
+                report(f"ends[{topic}].partitions[{index}].end", "must not be negative")
+        if len(partitions) > 1:
+            _once_each(report, "ends", topic, partitions)
 
 
-def _committed_partitions(
-    report: Report, topic: int, partitions: Sequence[coordinator_pb2.OffsetCommitRequest.Partition]
-) -> None:
-    for index, entry in enumerate(partitions):
-        if entry.offset < 0:
-            report(_of_partition(topic, index, "offset"), "must not be negative")
-        if entry.leader_epoch < -1:
-            report(_of_partition(topic, index, "leader_epoch"), "must be -1 or more")
-        metadata = entry.metadata
-        if metadata and len(metadata.encode("utf-8", "surrogatepass")) > COMMIT_METADATA_MAX_BYTES:
-            text = f"must be at most {COMMIT_METADATA_MAX_BYTES:,} bytes long"
-            report(_of_partition(topic, index, "metadata"), text)
-    if len(partitions) > 1:
-        numbers = [entry.partition for entry in partitions]
-        _once(report, f"topics[{topic}].partitions", "partition", numbers)
+def _named(report: Report, field: str, topics: Sequence[Any]) -> list[Sequence[Any]] | None:
+    """The partitions of each topic of a commit; None: they are too many to look at each.
+
+    Reports topics that are wrong. What is looked at is kept: to have it from the message once more takes as
+    long as to look at it.
+    """
+    if len(topics) <= PARTITIONS_MAX:
+        partitions = [topic.partitions for topic in topics]
+        if sum([len(some) or 1 for some in partitions]) <= PARTITIONS_MAX:
+            names = [topic.name for topic in topics]
+            for index, name in enumerate(names):
+                if not can_be_committed(name):
+                    _topic(report, f"{field}[{index}].name")
+            _once(report, field, "name", names)
+            return partitions
+    report(field, f"must have at most {PARTITIONS_MAX:,} partitions in all")
+    return None
+
+
+def _once_each(report: Report, field: str, topic: int, partitions: Sequence[Any]) -> None:
+    numbers = [entry.partition for entry in partitions]
+    _once(report, f"{field}[{topic}].partitions", "partition", numbers)
 
 
 def _of_partition(topic: int, index: int, field: str) -> str:

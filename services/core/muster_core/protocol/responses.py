@@ -115,9 +115,12 @@ def _commit(
         coordinator_pb2.OffsetCommitResponse(error_code=code)
     )
     for topic in request.topics:
-        add = response.topics.add(name=topic.name).partitions.add
+        refused = response.topics.add()
+        refused.name = topic.name
+        add = refused.partitions.add
         for entry in topic.partitions:
-            add(partition=entry.partition, error_code=code)
+            outcome = add()  # as of an answer: quicker than with its fields
+            outcome.partition, outcome.error_code = entry.partition, code
     return response
 
 
