@@ -239,8 +239,13 @@ class Application:
     ) -> None:
         entry.assigned_at_ms = wall_ms
         size_bytes = 0
-        moved = [p for p, new in after.items() if (old := before.get(p)) is None or old[0] != new[0]]
-        moved += [p for p in before if p not in after]
+        # There may be two hundred thousand, and to look one up takes longer than all else here.
+        olds = list(map(before.get, after))
+        moved = [
+            p for (p, new), old in zip(after.items(), olds, strict=True) if old is None or old[0] != new[0]
+        ]
+        if len(olds) - olds.count(None) < len(before):
+            moved += [p for p in before if p not in after]
         for partition in nsmallest(self._config.history_moves + 1, moved):
             giver, taker = before.get(partition, _NOBODY)[0], after.get(partition, _NOBODY)[0]
             names_bytes = utf8_bytes(partition[0] + giver + taker)

@@ -15,6 +15,9 @@ _PARTITION = PartitionToken.PARTITION_FIELD_NUMBER
 MANY = 1_000
 """Of so many tokens the answer is remembered: to write twenty thousand takes some tens of milliseconds."""
 
+_RUN = 8
+"""So many that differ in their numbers alone are written together sooner than one by one."""
+
 
 class KeptTokens:
     """Writes kept tokens into answers, and remembers the last large answer of a process.
@@ -44,14 +47,17 @@ class KeptTokens:
 
 
 def _write(answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> None:
+    add = answer.kept_tokens.add
     texts: dict[tuple[int, int], str] = {}  # many partitions have few tokens
     for (topic, epoch, offset), alike in groupby(tokens, _topic_and_token):
         text = texts.get((epoch, offset))
         if text is None:
             text = texts[epoch, offset] = Position(epoch, offset).token
         numbers = [kept.partition for kept in alike]
-        if len(numbers) == 1:
-            answer.kept_tokens.add(topic=topic, partition=numbers[0], token=text)
+        if len(numbers) < _RUN:
+            for number in numbers:
+                told = add()
+                told.topic, told.partition, told.token = topic, number, text
         else:
             like = PartitionToken(topic=topic, token=text).SerializeToString()
             answer.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
