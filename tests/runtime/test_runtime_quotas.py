@@ -20,6 +20,7 @@ from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S, Party
 from muster_runtime.rpc.quotas.quotas import host_of
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.unread import Cuts
 
 HEALTH = "/grpc.health.v1.Health/"
 TOPICS = "/muster.v1.CoordinatorDiscoveryService/"
@@ -533,6 +534,49 @@ def test_a_connection_that_gives_up_a_call_now_and_then_outlives_others_that_giv
         ended += [broken.reset() for _ in range(500)].count(True)
         assert not old.reset()
     assert ended > 20_000
+
+
+async def test_calls_that_wait_on_a_connection_that_is_being_ended_are_not_looked_at() -> None:
+    named: list[str] = []
+
+    class Named(Cuts):
+        def soon(self, peer: str, **why: int) -> None:
+            named.append(peer)
+
+    settings = QuotaSettings.model_validate({**OFF, "resets_per_s": 10})
+    here = Quotas(settings, Clock(), cuts=Named())
+    broken, other = Call("ipv4:10.0.0.1:1"), Call("ipv4:10.0.0.1:2")
+    for _ in range(100):
+        here.given_up(broken)
+    assert named == [broken.peer()]
+    for _ in range(100):
+        with pytest.raises(asyncio.CancelledError):
+            here.enter(broken)
+        here.given_up(broken)
+    assert named == [broken.peer()] * 2, "should it not have been found"
+    here.given_up(other)
+    assert taken(lambda: here.enter(other), 1) == 1
+
+
+@pytest.mark.cluster
+async def test_pings_are_answered_however_many_come() -> None:
+    """gRPC spends more on each ping of a connection that it ends for them than on the one before."""
+    async with served() as address:
+        pinged = http2.Connection(address)
+
+        def answered() -> int:
+            for _ in range(10):
+                pinged.ping(1_000)
+                pinged.poll(0.1)
+            for _ in range(100):
+                if pinged.frames.get(http2.PING, 0) == 10_000 or pinged.dead:
+                    break
+                pinged.poll(0.1)
+            return pinged.frames.get(http2.PING, 0)
+
+        assert await asyncio.to_thread(answered) == 10_000
+        assert (pinged.dead, pinged.goaway) == (False, "")
+        pinged.close()
 
 
 @pytest.mark.cluster

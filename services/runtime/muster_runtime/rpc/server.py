@@ -166,12 +166,6 @@ class ServerSettings(Settings):
         le=600_000,
         description="Time for the answer to that ping before the connection is cut.",
     )
-    min_ping_interval_ms: int = Field(
-        default=500,
-        ge=0,
-        le=3_600_000,
-        description="Clients that ping more often than this are cut off after two strikes.",
-    )
     handshake_timeout_ms: int = Field(
         default=10_000, ge=100, le=600_000, description="Time for a new connection to say what it is."
     )
@@ -197,8 +191,9 @@ class ServerSettings(Settings):
             ("grpc.http2.ping_timeout_ms", self.keepalive_timeout_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.http2.min_ping_interval_without_data_ms", self.min_ping_interval_ms),
-            ("grpc.http2.max_ping_strikes", 2),
+            # To answer a ping is cheap, and where answers are not read no more is read. Of a connection that
+            # gRPC ends for its pings, each further one copies what was found wrong with all those before it.
+            ("grpc.http2.max_ping_strikes", 0),
             ("grpc.server_handshake_timeout_ms", self.handshake_timeout_ms),
             ("grpc.max_connection_idle_ms", self.idle_timeout_ms),
             # Two processes on one port would each get some of the connections.

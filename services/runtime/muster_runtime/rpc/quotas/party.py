@@ -237,6 +237,7 @@ class Connection:
     Attributes:
         open_calls: calls that have not ended.
         resets: calls that were given up.
+        ended: whether it is being ended: what it still has waiting is not looked at.
     """
 
     __slots__ = (
@@ -249,6 +250,7 @@ class Connection:
         "_partitions",
         "_shares",
         "_work",
+        "ended",
         "open_calls",
         "party",
         "resets",
@@ -265,6 +267,7 @@ class Connection:
         self._began_s = self._left_s = now_s
         self._shares: dict[Quota, Bucket] = {}
         self.resets = 0
+        self.ended = False
         self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
         self._frames = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
@@ -342,8 +345,11 @@ class Connection:
 
         Returns:
             Whether to end the connection: its caller gives up too many calls, and many of them on this one.
+            Of one that is being ended it is said again with each hundred, should it go on.
         """
         self.resets += 1
+        if self.ended:
+            return self.resets % _RESETS_OF_A_CONNECTION == 0
         try:
             self.party.take(Quota.RESETS, 1, self.party.now_s(), self)
         except ResourceExhausted:

@@ -130,8 +130,11 @@ class Quotas:
 
         Raises:
             ResourceExhausted: the caller has too many, or asks too often.
+            CancelledError: its connection is being ended; thousands of its calls may still wait.
         """
         connection = self._connection(context.peer(), self.behind_proxies(context))
+        if connection.ended:
+            raise asyncio.CancelledError
         task = asyncio.current_task()
         assert task is not None
         connection.enter(task)
@@ -150,6 +153,7 @@ class Quotas:
         except ResourceExhausted:
             return
         if connection.reset() and not host:  # the connection of a proxy is that of many callers
+            connection.ended = True
             self._cuts.soon(peer, given_up=connection.resets)
 
     def _connection(self, peer: str, host: str) -> Connection:
