@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from muster_protos.muster.log.v1 import incremental_pb2
 
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import AWAY, Held, Member, Told
-from muster_core.incremental.partitions import named_in
+from muster_core.incremental.partitions import named_in, without
 from muster_core.incremental.rollout import Hold
 from muster_core.position import NOWHERE, Position
 
@@ -74,7 +75,9 @@ def _epoch_raised(group: IncrementalGroup, _: Position, record: incremental_pb2.
 def _target_assigned(group: IncrementalGroup, _: Position, record: incremental_pb2.TargetAssigned) -> None:
     for change in record.changes:
         member = group.members[change.member_id]
-        target = (member.target - frozenset(named_in(change.loses))) | frozenset(named_in(change.gets))
+        gets = frozenset(named_in(change.gets))
+        target = without(member.target, frozenset(named_in(change.loses)))
+        target = target | gets if target else gets  # there may be a hundred thousand, which are not copied
         # whoever has something to give back now keeps the epoch that it has had (INC-19)
         group.put(member.aimed_at(target, group.epoch_of(member)))
     group.target_epoch, group.server_assignor = record.epoch, record.server_assignor
@@ -98,7 +101,7 @@ def _stepped(group: IncrementalGroup, position: Position, record: incremental_pb
     if not held.keys().isdisjoint(given):
         again = next(partition for partition in given if partition in held)
         raise ValueError(f"{again} is given to {record.member_id!r}, which has it")
-    held.update(dict.fromkeys(given, Held(position)))
+    held.update(zip(given, repeat(Held(position))))
     version = position if told_anew else member.version
     group.put(member.stepped(record.epoch, held, version, waits=record.waits))
 

@@ -9,7 +9,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.incremental.candidate import Candidate
 from muster_core.incremental.member import Member, Told
-from muster_core.incremental.partitions import NONE, TopicPartition
+from muster_core.incremental.partitions import NONE, TopicPartition, without
 from muster_core.incremental.rollout import Hold
 from muster_core.incremental.tally import Tally
 from muster_core.position import NOWHERE, Position
@@ -167,11 +167,12 @@ class IncrementalGroup:
         if before is not None:
             self.held_bytes -= _bytes_of(before)
             if held is not before.held:
-                _drop(self.owners, set(before.held).difference(held))
+                _drop(self.owners, before.held.keys() - held.keys())
             if member.told is not before.told:
                 self._forget_instance(before)
         if before is None or held is not before.held:
-            self._own(set(held).difference(() if before is None else before.held), member_id)
+            kept = before.held if before is not None else {}
+            self._own(held.keys() - kept.keys() if kept else held.keys(), member_id)
         self.members[member_id], self.candidates[member_id] = member, member.candidate
         self._note(before, member)
         self.held_bytes += _bytes_of(member)
@@ -203,9 +204,10 @@ class IncrementalGroup:
         if wants is not wanted:
             if before is not None:
                 wanting = self.wanting  # of two changes of a target the one that gives may be first
-                _drop(wanting, [one for one in wanted - wants if wanting.get(one) == before.member_id])
+                given_up = without(wanted, wants)
+                _drop(wanting, [one for one in given_up if wanting.get(one) == before.member_id])
             if after is not None:
-                self.wanting.update(dict.fromkeys(wants - wanted, after.member_id))
+                self.wanting.update(dict.fromkeys(without(wants, wanted), after.member_id))
 
     def renew(self, topics: Collection[str], position: Position) -> None:
         """Topics were deleted: what members have of them is not of a later topic of the name (INC-50)."""
@@ -376,7 +378,8 @@ class _Overlay(MutableMapping[_Key, _Value], Generic[_Key, _Value]):
     def update(self, other: Mapping[_Key, _Value]) -> None:  # type: ignore[override]  # of its many forms this one
         """Puts all of another mapping."""
         self._put.update(other)
-        self._gone -= self._gone & other.keys()
+        if self._gone:
+            self._gone.difference_update(other)
 
     def __iter__(self) -> Iterator[_Key]:
         return iter(self.everything())

@@ -1,7 +1,7 @@
 """Sets of partitions, and how messages name them."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import repeat
 from typing import TypeAlias
 
@@ -13,6 +13,11 @@ TopicPartition: TypeAlias = tuple[str, int]
 Partitions: TypeAlias = frozenset[TopicPartition]
 
 NONE: Partitions = frozenset()
+
+
+def without(partitions: Partitions, others: Set[TopicPartition]) -> Partitions:
+    """Their difference, which Python would make a copy of also where there is nothing to leave out."""
+    return partitions - others if partitions and others else partitions
 
 
 def named_in(topics: Iterable[common_pb2.TopicPartitions]) -> list[TopicPartition]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from muster_core.incremental.group import IncrementalGroup, among
 from muster_core.incremental.member import Member
-from muster_core.incremental.partitions import NONE, Partitions
+from muster_core.incremental.partitions import NONE, Partitions, without
 from muster_core.position import Position
 
 
@@ -64,13 +64,15 @@ def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step |
             epoch = min(epoch + 1, group.target_epoch)
     elif not member.told.on_session and member.epoch == group.target_epoch and not member.waits and not stale:
         return None
-    lacking = member.target - (member.assigned - stale)
-    taken = (member.assigned - member.target) | stale
+    kept = without(member.assigned, stale)
+    lacking = without(member.target, kept)
+    taken = without(member.assigned, member.target) | stale
     if taken and not _shows_gone(report, taken):
         return Step(epoch, released, taken)
     own = NONE if report.version is None else released  # Kafka 4.1 gives it with the next request
-    given = lacking - (among(group.owners, lacking) - own)
-    step = Step(group.target_epoch, released | taken, NONE, given, given != lacking)
+    owned = among(group.owners, lacking) - own
+    given = without(lacking, owned)
+    step = Step(group.target_epoch, released | taken, NONE, given, waits=bool(owned))
     return None if _changes_nothing(member, step, report) else step
 
 

@@ -1,9 +1,10 @@
 """An assignment that was computed aside, when the group has gone on (docs/safety.md, INC-30 to INC-33)."""
 
 from collections.abc import Mapping
+from itertools import repeat
 
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.partitions import NONE, Partitions, TopicPartition
+from muster_core.incremental.partitions import NONE, Partitions, TopicPartition, without
 from muster_core.incremental.targets.target import Change, Changes, Topics
 
 
@@ -38,7 +39,7 @@ def what_counts(
             if not topics.removed.keys().isdisjoint(ends):
                 taken = [p for p in taken if p[1] not in topics.removed.get(p[0], ())]
             gets[member_id] = change.gets if len(taken) == len(change.gets) else frozenset(taken)
-            takers.update(dict.fromkeys(taken, member_id))
+            takers.update(zip(taken, repeat(member_id)))
     if sum(map(len, gets.values())) > len(takers):  # no assignor does that
         gets = {who: frozenset([p for p in some if takers[p] == who]) for who, some in gets.items()}
     counted: dict[str, Change] = {}
@@ -46,7 +47,7 @@ def what_counts(
         loses = {p for p in member.target if takers.get(p, member_id) != member_id}
         if member_id in changes:
             loses |= (changes[member_id].loses - meant) & member.target
-        new = gets.get(member_id, NONE) - member.target
+        new = without(gets.get(member_id, NONE), member.target)
         if new or loses:
             counted[member_id] = Change(new, frozenset(loses))
     return counted, len(takers) < len(meant)
