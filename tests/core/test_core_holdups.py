@@ -1,5 +1,8 @@
 """Whom a classic group waits for, as DescribeGroups shows it."""
 
+from collections.abc import Iterable, Iterator
+
+import pytest
 from core.test_core_kept_partitions import (
     both,
     first_alone,
@@ -11,6 +14,9 @@ from core.test_core_kept_partitions import (
     share,
 )
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
+from muster_core.protocol import holdups
+from muster_core.state.members.claims import Claims
+from muster_core.state.members.member import Member
 from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse
 
 NOT = DescribeGroupsResponse.AWAITED_UNSPECIFIED
@@ -36,6 +42,24 @@ def test_who_keeps_what_it_is_not_given_is_named_with_that() -> None:
     assert awaited(cluster)["a"] == (RELEASE, left_ms - 1_000)
     join(a, 0)
     assert not any(one.withheld for one in cluster.describe().members)
+
+
+def test_only_of_members_that_have_to_release_something_is_read_what_they_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+
+    class Noted(Claims):
+        def look_through(self, members: Iterable[Member], most: int) -> Iterator[None]:
+            some = list(members)
+            read.extend(one.member_id for one in some)
+            return super().look_through(some, most)
+
+    cluster = VirtualShard()
+    a, _ = both(cluster)
+    monkeypatch.setattr(holdups, "Claims", Noted)
+    cluster.describe()
+    assert read == [a.member_id]
 
 
 def test_who_has_not_joined_or_synced_is_named() -> None:

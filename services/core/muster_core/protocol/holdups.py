@@ -2,7 +2,6 @@
 
 from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse
 
-from muster_core.incremental.partitions import by_topic
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.state.group import Group
@@ -26,21 +25,24 @@ class Holdups:
     def show(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
         """Says of each member that is shown whether the group waits for it, and for how long.
 
-        What a member is to release is looked at where somebody has to, which is rarely.
+        What a member is to release is looked at where it has to, which is rarely.
         """
         ends_ms = self._rebalancer.wait_ends_ms(group)
         left_ms = -1 if ends_ms is None else max(ends_ms - self._context.now.boot_ms, 0)
         answer.unused_ids = len(group.pending_members)
-        claims: Claims | None = None
         for shown in answer.members:
             member = group.members[shown.member_id]
             shown.protocols.extend(name for name, _ in member.terms.protocols)
             shown.awaited = _awaited(group, member)
             shown.awaited_remaining_ms = left_ms if shown.awaited else -1
-            if shown.awaited == DescribeGroupsResponse.AWAITED_RELEASE:
-                claims = claims or Claims(group.members.values(), self._context.config.max_partitions)
-                left = claims.unmet_by(member.member_id, member.assignment)
-                shown.withheld.extend(by_topic((t, n) for t, numbers in left.items() for n in numbers))
+        releasing = [one for one in answer.members if one.awaited == DescribeGroupsResponse.AWAITED_RELEASE]
+        claims = Claims(
+            [group.members[one.member_id] for one in releasing], self._context.config.max_partitions
+        )
+        for shown in releasing:
+            left = claims.unmet_by(shown.member_id, shown.assignment)
+            for topic in sorted(left):
+                shown.withheld.add(topic=topic, partitions=sorted(left[topic]))
 
 
 def _awaited(group: Group, member: Member) -> DescribeGroupsResponse.Awaited.ValueType:
