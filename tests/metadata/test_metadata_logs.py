@@ -270,11 +270,14 @@ async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_en
         client.start()
         try:
             check = metadata_pb2.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)
-            results = await asyncio.gather(*(client.submit(0, check) for _ in range(MAX_OPEN_CALLS + 900)))
+            cluster.nodes[0].pause()
+            steps = [asyncio.ensure_future(client.submit(0, check)) for _ in range(MAX_OPEN_CALLS + 900)]
+            await until(lambda: client.repeats > 0, "some find the stream full")
+            cluster.nodes[0].resume()
+            results = await asyncio.gather(*steps)
         finally:
             await client.stop()
         assert {result.outcome for result in results} == {metadata_pb2.LOG_OUTCOME_OK}
-        assert client.repeats > 0
 
 
 async def test_a_message_of_a_log_stream_has_no_more_calls_than_all_shards_can_make(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """One coordinator's log stream: carries out its calls independently, and merges answers per loop turn."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_runtime.loop_share import LoopShare
+from muster_runtime.turns import Turns
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.logs import Logs
@@ -14,12 +16,18 @@ from muster_metadata.log.states import Held
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.off import Measures
+from muster_metadata.readers import Reader
 
 log = structlog.get_logger()
 
 MAX_OPEN_CALLS = 4_096
 MAX_CALLS = 16 * MAX_OPEN_CALLS
 """Of one message; a coordinator has a few for each shard."""
+_STEP_CALLS = 256
+"""So many are begun at a stretch; of messages with more one at a time is gone through, in all streams."""
+_CALL_BYTES = 128
+"""What a call of a message takes besides its bytes."""
+_TURN_S = 0.002
 _FULL = Verdict(
     metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message=f"a stream has at most {MAX_OPEN_CALLS} open calls; repeat the step unchanged",
@@ -39,7 +47,8 @@ class LogStream:
         logs: carries out the steps on logs.
         snapshots: carries out those on snapshots.
         log_count: number of logs, the catalog's included.
-        write: sends a message.
+        reader: is sent the results.
+        large: in turn messages with many calls are gone through.
         measures: times and traces the steps.
     """
 
@@ -48,16 +57,19 @@ class LogStream:
         logs: Logs,
         snapshots: Snapshots,
         log_count: int,
-        write: Callable[[metadata_pb2.LogResponse], Awaitable[None]],
+        reader: Reader,
+        large: Turns,
         measures: Measures,
     ) -> None:
         self._logs = logs
         self._snapshots = snapshots
         self._log_count = log_count
-        self._write = write
+        self._reader = reader
+        self._large = large
         self._measures = measures
         self._results: list[metadata_pb2.LogResult] = []
         self._wake = asyncio.Event()
+        self._taken = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
         self._writing: set[int] = set()
         self._ended = False
@@ -77,8 +89,9 @@ class LogStream:
                 await self._wake.wait()
                 self._wake.clear()
                 results, self._results = self._results, []
+                self._taken.set()
                 if results:
-                    await self._write(metadata_pb2.LogResponse(results=results))
+                    await self._reader.write(metadata_pb2.LogResponse(results=results))
                 if (reading.done() or halt.done()) and not self._open and not self._results:
                     break
             return not reading.done() or reading.result()
@@ -93,11 +106,32 @@ class LogStream:
         async for request in requests:
             if len(request.calls) > MAX_CALLS:
                 return False
-            for number, call in enumerate(request.calls, 1):
-                self._begin(call)
-                if not number % MAX_OPEN_CALLS:
-                    await asyncio.sleep(0)  # others have their turn
+            if len(request.calls) > _STEP_CALLS:
+                await self._begin_many(request)
+            else:
+                for call in request.calls:
+                    self._begin(call)
+            await self._results_taken(request)
         return True
+
+    async def _begin_many(self, request: metadata_pb2.LogRequest) -> None:
+        """Begins the calls of a message in turns of the loop."""
+        for first in range(0, len(request.calls), _STEP_CALLS):
+            async with self._large.turn(self._reader.host):
+                share = LoopShare()
+                for call in request.calls[first : first + _STEP_CALLS]:
+                    self._begin(call)
+                await share.rest()
+            await self._results_taken(request)
+
+    async def _results_taken(self, request: metadata_pb2.LogRequest) -> None:
+        """Waits where as many results as a stream has open calls have not been taken (LIM-67)."""
+        if len(self._results) < MAX_OPEN_CALLS:
+            return
+        with self._reader.keeping(request.ByteSize() + _CALL_BYTES * len(request.calls)):
+            while len(self._results) >= MAX_OPEN_CALLS:
+                self._taken.clear()
+                await self._taken.wait()
 
     def _begin(self, call: metadata_pb2.LogCall) -> None:
         kind = call.WhichOneof("step")

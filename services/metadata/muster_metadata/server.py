@@ -8,6 +8,7 @@ from muster_runtime.settings import load
 from muster_runtime.telemetry import OFF, Telemetry
 
 from muster_metadata.metadata import Metadata
+from muster_metadata.readers import Readers
 from muster_metadata.service import METHOD_LIMITS, MetadataServicer
 from muster_metadata.settings import MetadataSettings
 
@@ -32,7 +33,9 @@ class MetadataServer:
         self.metadata = Metadata(self.settings, telemetry)
         self.server.add(
             metadata_pb2_grpc.add_MetadataServiceServicer_to_server,
-            MetadataServicer(self.metadata),
+            MetadataServicer(
+                self.metadata, Readers(self.server.timed_writes, self.settings.readers_max_bytes)
+            ),
             method_limits=METHOD_LIMITS,
         )
         self.server.on_stop(self.metadata.drain)

@@ -1,7 +1,8 @@
 """The RPCs of metadata: validates requests, calls the other modules, builds answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from muster_core.features import lacking
@@ -12,22 +13,29 @@ from muster_protos.limits import ID_MAX_BYTES, TOPIC_PARTITIONS_MAX
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
+from muster_runtime.turns import Turns
 
 from muster_metadata.catalog.catalog import name_problem
 from muster_metadata.cluster import trail
 from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
 from muster_metadata.log import verdicts
 from muster_metadata.log.reading import MAX_PAGE, ReadPage, Wanted
+from muster_metadata.log.runs import Run
 from muster_metadata.log.states import Inspected
 from muster_metadata.log_stream import MAX_CALLS, LogStream
 from muster_metadata.metadata import Metadata
 from muster_metadata.nodes.entries import NodeEntry
 from muster_metadata.nodes.reply import NodeReply, Status
+from muster_metadata.readers import Readers
 
 METHOD_LIMITS = {"Log": 4 * APPEND_MAX_BYTES}
 """Largest request in bytes, where it is not the server's default."""
 
 _MESSAGE_BYTES = 8 << 20
+_TRAIL_BYTES = 32 << 20
+"""About what the audit trail takes while it is read."""
+_EVENT_BYTES = 256
+"""What an event of it takes besides its text."""
 _NAME_FIELDS = {
     "create": "create.name",
     "alter": "alter.name",
@@ -38,51 +46,61 @@ _NAME_FIELDS = {
 
 
 class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
-    """Implements `muster.internal.v1.MetadataService` on top of a `Metadata`."""
+    """Implements `muster.internal.v1.MetadataService` on top of a `Metadata`.
 
-    def __init__(self, metadata: Metadata) -> None:
+    Args:
+        metadata: carries out the calls.
+        readers: what is sent to those who read.
+    """
+
+    def __init__(self, metadata: Metadata, readers: Readers) -> None:
         self._metadata = metadata
+        self._readers = readers
+        self._large_messages = Turns()
 
     async def Log(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request_iterator: AsyncIterator[metadata_pb2.LogRequest], context: Any
     ) -> None:
         """Serves the stream on which a coordinator claims, appends, checks, stores snapshots and trims."""
         metadata = self._metadata
-        stream = LogStream(
-            metadata.logs,
-            metadata.snapshots,
-            self._shard_count() + 1,
-            context.write,
-            metadata.measures,
-        )
-        metadata.measures.log_streams += 1
-        try:
-            if not await stream.serve(request_iterator, metadata.stopping):
-                raise InvalidArgument([Violation("calls", f"must be at most {MAX_CALLS:,}")])
-        finally:
-            metadata.measures.log_streams -= 1
+        with self._readers.reading(context) as reader:
+            stream = LogStream(
+                metadata.logs,
+                metadata.snapshots,
+                self._shard_count() + 1,
+                reader,
+                self._large_messages,
+                metadata.measures,
+            )
+            metadata.measures.log_streams += 1
+            try:
+                if not await stream.serve(request_iterator, metadata.stopping):
+                    raise InvalidArgument([Violation("calls", f"must be at most {MAX_CALLS:,}")])
+            finally:
+                metadata.measures.log_streams -= 1
 
     async def Lease(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request_iterator: AsyncIterator[metadata_pb2.LeaseRequest], context: Any
     ) -> None:
         """Serves the lease stream of one coordinator."""
         shard_count = self._shard_count()
-        serving = asyncio.create_task(
-            self._metadata.leases.serve(request_iterator, context.write, shard_count), name="lease-stream"
-        )
-        halt = asyncio.create_task(self._metadata.stopping.wait(), name="lease-stream-halt")
-        try:
-            await asyncio.wait((serving, halt), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
-        finally:
-            for task in (serving, halt):
-                task.cancel()
-            await asyncio.gather(serving, halt, return_exceptions=True)
+        with self._readers.reading(context) as reader:
+            serving = asyncio.create_task(
+                self._metadata.leases.serve(request_iterator, reader.write, shard_count), name="lease-stream"
+            )
+            halt = asyncio.create_task(self._metadata.stopping.wait(), name="lease-stream-halt")
+            try:
+                await asyncio.wait((serving, halt), return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    serving.result()
+            finally:
+                for task in (serving, halt):
+                    task.cancel()
+                await asyncio.gather(serving, halt, return_exceptions=True)
 
-    async def ReadLog(
+    async def ReadLog(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request: metadata_pb2.ReadLogRequest, context: Any
-    ) -> AsyncIterator[metadata_pb2.ReadLogResponse]:
+    ) -> None:
         """Streams the pages of one log."""
         self._check_shard(request.shard, catalog=True)
         if request.page_size > MAX_PAGE:
@@ -101,13 +119,17 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             without=frozenset(map(Position.from_proto, request.without_snapshots)),
             after_hash=request.after_hash,
         )
-        async for page in self._metadata.reader.read(wanted):
-            for message in _messages(page, packed=request.packed):
-                yield message
+        with self._readers.reading(context) as reader:
+            async with aclosing(self._metadata.reader.read(wanted, reader)) as pages:
+                async for page in pages:
+                    reader.has_page(page)
+                    for message in _messages(page, packed=request.packed):
+                        await reader.write(message)
+                    del page, message  # they are not in memory while the next one waits for room
 
-    async def Watch(
+    async def Watch(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request: metadata_pb2.WatchRequest, context: Any
-    ) -> AsyncIterator[metadata_pb2.WatchResponse]:
+    ) -> None:
         """Streams the view, now and after every change, to a watcher that knows every enabled feature.
 
         It ends when no majority of the nodes has been read for a lease time.
@@ -115,11 +137,11 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         metadata = self._metadata
         await metadata.ready.wait()
         self._shard_count()
-        with metadata.servers.watching(_watcher(request, context)):
+        with metadata.servers.watching(_watcher(request, context)), self._readers.reading(context) as reader:
             async for message in metadata.view.watch(last_known=request.last_known):
                 if missing := lacking(metadata.catalog.features, request.watcher.features):
                     raise FailedPrecondition(lacks(missing, request.watcher.version))
-                yield message
+                await reader.write(message)
 
     async def ChangeTopic(
         self, request: metadata_pb2.ChangeTopicRequest, context: Any
@@ -222,21 +244,29 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN, message=verdicts.UNKNOWN.message
         )
 
-    async def ReadTrail(
+    async def ReadTrail(  # type: ignore[override]  # the stubs know no servicers that are async
         self, request: metadata_pb2.ReadTrailRequest, context: Any
-    ) -> AsyncIterator[metadata_pb2.ReadTrailResponse]:
+    ) -> None:
         """Streams the audit trail."""
         self._shard_count()
-        events = await self._metadata.trail.read(request.since_ms)
-        if events is None:
-            yield metadata_pb2.ReadTrailResponse(
-                outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN, message=verdicts.UNKNOWN.message
-            )
-            return
-        for first in range(0, max(len(events), 1), trail.EVENTS_MAX):
-            yield metadata_pb2.ReadTrailResponse(
-                events=events[first : first + trail.EVENTS_MAX], outcome=metadata_pb2.LOG_OUTCOME_OK
-            )
+        with self._readers.reading(context) as reader:
+            await reader.room(_TRAIL_BYTES)
+            events = await self._metadata.trail.read(request.since_ms, reader.host)
+            if events is None:
+                await reader.write(
+                    metadata_pb2.ReadTrailResponse(
+                        outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN, message=verdicts.UNKNOWN.message
+                    )
+                )
+                return
+            reader.has(sum(map(len, events)) + _EVENT_BYTES * len(events))
+            for first in range(0, max(len(events), 1), trail.EVENTS_MAX):
+                message = metadata_pb2.ReadTrailResponse(
+                    events=map(trail.TrailEvent.FromString, events[first : first + trail.EVENTS_MAX]),
+                    outcome=metadata_pb2.LOG_OUTCOME_OK,
+                )
+                await reader.write(message)
+                await asyncio.sleep(0)  # others have their turn, however fast it is read
 
     def _shard_count(self) -> int:
         if not self._metadata.shard_count:
@@ -268,28 +298,37 @@ def _exported(
     return metadata_pb2.ReportExportedResponse(outcome=outcome, message=message)
 
 
-def _messages(page: ReadPage, *, packed: bool) -> Iterator[metadata_pb2.ReadLogResponse]:
-    """A page as messages that are not too large for a channel."""
+def _messages(page: ReadPage, *, packed: bool) -> Iterator[bytes]:
+    """A page as encoded messages that are not too large for a channel."""
     upto = page.snapshot_upto
-    message = metadata_pb2.ReadLogResponse(
+    head = metadata_pb2.ReadLogResponse(
         acknowledged=page.acknowledged.to_proto(),
         outcome=page.verdict.outcome,
         message=page.verdict.message,
         snapshot_part=page.part,
         snapshot_upto=None if upto is None else upto.to_proto(),
     )
+    runs: list[Run] = []
     size = 0
     for run in (part for whole in page.runs for part in whole.cut(_MESSAGE_BYTES)):
         if size and size + run.size_bytes > _MESSAGE_BYTES:
-            yield message
-            message = metadata_pb2.ReadLogResponse(acknowledged=message.acknowledged, outcome=message.outcome)
-            size = 0
+            yield _encoded(head, runs, packed=packed)
+            head = metadata_pb2.ReadLogResponse(acknowledged=head.acknowledged, outcome=head.outcome)
+            runs, size = [], 0
         size += run.size_bytes
+        runs.append(run)
+    yield _encoded(head, runs, packed=packed)
+
+
+def _encoded(head: metadata_pb2.ReadLogResponse, runs: Sequence[Run], *, packed: bool) -> bytes:
+    message = metadata_pb2.ReadLogResponse()
+    message.CopyFrom(head)
+    for run in runs:
         if packed:
             message.runs.append(run.to_proto().SerializeToString())
         else:
             message.entries.extend(map(_entry, run.entries()))
-    yield message
+    return message.SerializeToString()
 
 
 def _entry(entry: NodeEntry) -> metadata_pb2.LogEntry:

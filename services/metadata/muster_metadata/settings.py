@@ -114,6 +114,16 @@ class MetadataSettings(Settings):
         90, ge=1, le=3_650, description="For how many days the log keeps the audit trail."
     )
 
+    readers_max_bytes: int = Field(
+        256 << 20,
+        ge=64 << 20,
+        le=64 << 30,
+        description=(
+            "What the process has in memory, of logs and the audit trail, for those who read them; one host "
+            "has half of it at most. Who finds no room for 10 s is answered RESOURCE_EXHAUSTED."
+        ),
+    )
+
     @field_validator("redis_url")
     @classmethod
     def _nodes(cls, value: SecretStr) -> SecretStr:

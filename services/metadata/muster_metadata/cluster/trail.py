@@ -1,10 +1,15 @@
 """The audit trail as the nodes keep it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_runtime.loop_share import LoopShare
+from muster_runtime.turns import Turns
 
 from muster_metadata.log.verdicts import count_status
 from muster_metadata.nodes import keys
@@ -12,6 +17,8 @@ from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
 
+T = TypeVar("T")
+Row = TypeVar("Row", bound=tuple[Any, ...])
 TrailEvent = metadata_pb2.TrailEvent
 
 EVENTS_MAX = 100
@@ -23,6 +30,9 @@ _DONE = frozenset({"done", "unknown"})
 
 _DAY_MS = 86_400_000
 _PAGE = 500
+_STEP = 500
+"""So many are handled in a millisecond; then is looked whether others have their turn."""
+_TURN_S = 0.002
 
 
 class TrailStore:
@@ -43,6 +53,7 @@ class TrailStore:
         self._stamp_ms = stamp_ms
         self._events_max = events_max
         self._days = days
+        self._turns = Turns()
 
     async def record(self, events: Iterable[TrailEvent]) -> bool:
         """Keeps events; returns whether a majority of the nodes has them. If not, repeat it."""
@@ -53,20 +64,34 @@ class TrailStore:
         kept = await asyncio.gather(self._keep(keys.TRAIL, done), self._keep(keys.TRAIL_REFUSED, refused))
         return all(kept)
 
-    async def read(self, since_ms: int) -> list[TrailEvent] | None:
-        """The events since a time, the oldest first; None if no majority of the nodes answers."""
-        found: dict[bytes, TrailEvent] = {}
+    async def read(self, since_ms: int, host: str = "") -> list[bytes] | None:
+        """The events since a time, encoded, the oldest first; None if no majority of the nodes answers.
+
+        One reader at a time, host by host in turn, and in turns of the loop (docs/safety.md, LIM-67).
+        """
+        async with self._turns.turn(host):
+            return await self._read(since_ms)
+
+    async def _read(self, since_ms: int) -> list[bytes] | None:
+        found: dict[bytes, tuple[int, int, bytes]] = {}
         for key in (keys.TRAIL, keys.TRAIL_REFUSED):
             texts = await _union(self._quorum.nodes, key, self._quorum.majority)
             if texts is None:
                 return None
-            for event in map(_parsed, texts):
-                if event is None or event.at_ms < since_ms:
-                    continue
-                known = found.setdefault(event.event_id, event)
-                if event.left_out > known.left_out:  # a repeat, which says more
-                    found[event.event_id] = event
-        return sorted(found.values(), key=lambda event: (event.at_ms, event.event_id))
+            async for some in _in_turns(texts):
+                for text in some:
+                    event = _parsed(text)
+                    if event is None or event.at_ms < since_ms:
+                        continue
+                    known = found.get(event.event_id)
+                    if known is None or event.left_out > known[1]:  # a repeat, which says more
+                        found[event.event_id] = event.at_ms, event.left_out, text
+        rows = [
+            (at_ms, event_id, text)
+            async for some in _in_turns(found.items())
+            for event_id, (at_ms, _, text) in some
+        ]
+        return [text for _, _, text in await _in_order(rows)]
 
     async def _keep(self, key: str, events: Sequence[bytes]) -> bool:
         if not events:
@@ -107,8 +132,13 @@ async def _union(nodes: Sequence[Node], key: str, enough: int) -> dict[bytes, in
     heard = [texts for texts in answers if texts is not None]
     if len(heard) < enough:
         return None
-    first_at = {text: at for texts in heard for text, at in texts.items()}
-    return {text: first_at[text] for text in sorted(first_at, key=lambda text: (first_at[text], text))}
+    first_at: dict[bytes, int] = {}
+    for texts in heard:
+        async for some in _in_turns(texts.items()):
+            first_at.update(some)
+    rows = [(at, text) async for some in _in_turns(first_at.items()) for text, at in some]
+    in_order = await _in_order(rows)
+    return {text: at for at, text in in_order}
 
 
 async def _all_of(node: Node, key: str) -> dict[bytes, int] | None:
@@ -125,6 +155,21 @@ async def _all_of(node: Node, key: str) -> dict[bytes, int] | None:
         if len(page) < _PAGE:
             return found
         after = page[-1][0].decode()
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """Items, some at a time; others have the loop for as long as these take."""
+    share, rest = LoopShare(), iter(items)
+    while some := list(islice(rest, _STEP)):
+        yield some
+        if share.taken_s > _TURN_S:
+            await share.rest()
+
+
+async def _in_order(rows: Sequence[Row]) -> list[Row]:
+    """Rows in order, as `_in_turns`."""
+    runs = [sorted(some) async for some in _in_turns(rows)]
+    return [row async for some in _in_turns(heapq.merge(*runs)) for row in some]
 
 
 def _parsed(text: bytes) -> TrailEvent | None:

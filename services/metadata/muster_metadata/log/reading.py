@@ -23,7 +23,8 @@ DEFAULT_PAGE = 1_000
 MAX_PAGE = 5_000
 _FIRST_PAGE = 8
 """So few that a page comes in time even if each entry is as large as one may be."""
-_PAGE_BYTES = 4 << 20
+PAGE_BYTES = 4 << 20
+"""About as large is a page, however many entries are asked for."""
 
 _TRIMMED = Verdict(
     metadata_pb2.LOG_OUTCOME_TRIMMED,
@@ -82,6 +83,17 @@ class ReadPage:
         return [entry for run in self.runs for entry in run.entries()]
 
 
+class Room:
+    """Room in memory for what is read: here as much as one likes."""
+
+    async def begin(self) -> None:
+        """Waits for room for a page or a part of a snapshot, before it is read."""
+
+    def may_read_ahead(self) -> bool:
+        """Whether the next page is read while nobody has taken this one; then it has its room."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Which nodes to read from, and up to where."""
@@ -114,7 +126,7 @@ class _Cursor:
         self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
         self.before = end if self.before is not None else None
         entries, size = sum(len(run.records) for run in runs), sum(run.size_bytes for run in runs)
-        self.count = max(1, min(2 * self.count, entries * _PAGE_BYTES // max(size, 1), self.largest))
+        self.count = max(1, min(2 * self.count, entries * PAGE_BYTES // max(size, 1), self.largest))
 
 
 class LogReader:
@@ -129,11 +141,16 @@ class LogReader:
         self._quorum = quorum
         self._copies = SnapshotCopies(quorum) if copies is None else copies
 
-    async def read(self, wanted: Wanted) -> AsyncGenerator[ReadPage, None]:
+    async def read(self, wanted: Wanted, room: Room | None = None) -> AsyncGenerator[ReadPage, None]:
         """Yields the parts of a snapshot, then pages of entries; the last page may be empty.
 
         A page whose verdict is not OK ends the read.
+
+        Args:
+            wanted: what to read.
+            room: for it; as much as it takes if absent.
         """
+        room = Room() if room is None else room
         plan = await self._plan(wanted.shard, wanted.epoch, wanted.nonce)
         if isinstance(plan, Verdict):
             yield ReadPage(plan)
@@ -149,16 +166,19 @@ class LogReader:
                 return
         if found is not None:
             try:
+                await room.begin()
                 async for part in self._copies.parts(found):
                     yield ReadPage(verdicts.OK, (), plan.acknowledged, part, found.upto)
+                    await room.begin()
             except SnapshotLost as lost:
                 outcome = (
                     metadata_pb2.LOG_OUTCOME_DAMAGED if lost.certain else metadata_pb2.LOG_OUTCOME_UNKNOWN
                 )
                 yield ReadPage(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
                 return
-        async for page in self._pages(wanted, plan, found):
+        async for page in self._pages(wanted, plan, found, room):
             yield page
+            del page  # else it is in memory while the next one waits for room
 
     async def _no_snapshot(self, shard: int, plan: _Plan) -> Verdict:
         """The verdict on a trimmed log without a usable snapshot."""
@@ -172,12 +192,14 @@ class LogReader:
         return Verdict(metadata_pb2.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
 
     async def _pages(
-        self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None
+        self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None, room: Room
     ) -> AsyncGenerator[ReadPage, None]:
         cursor = _begin(wanted, plan, found)
         while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]
             asked = (wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
+            if wanted.first <= plan.last:
+                await room.begin()
             answer, cursor.pending = cursor.pending or source.page(*asked), None
             reply = await answer
             if reply.status is not Status.OK:
@@ -198,11 +220,14 @@ class LogReader:
             end = runs[-1].end
             cursor.advance(end, runs)
             done = end.position >= plan.last
-            if not done:
+            if not done and room.may_read_ahead():
                 # The next page is on its way while this one is sent.
                 cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
             upto = None if found is None else found.upto
-            yield ReadPage(verdicts.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
+            page = ReadPage(verdicts.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
+            del answer, reply, runs
+            yield page
+            del page
             if done:
                 return
         damaged = cursor.damage and not cursor.unsure

@@ -1,0 +1,238 @@
+"""Those who read what this process sends in streams: logs, the audit trail, results of steps."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from muster_runtime.rpc.quotas.quotas import host_of
+from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.rpc.unread import TimedWrites
+
+from muster_metadata.log.reading import PAGE_BYTES, ReadPage, Room
+
+_PATIENCE_S = 2.0
+"""A connection that takes nothing for so long is cut off where others wait for its room."""
+_WAIT_S = 10.0
+_RETRY_MS = 500
+_COPIES = 4
+"""What is read is there as it came, encoded, and as gRPC has it, and for a moment as a message."""
+_PAGE_ROOM_BYTES = _COPIES * PAGE_BYTES
+_ENTRY_BYTES = 128
+"""What an entry takes besides its record."""
+
+
+class _Connection:
+    """What is written to one connection.
+
+    Attributes:
+        writing: messages that it has not taken.
+        took_s: when it took the last one, or was to take the first of these, on the clock of the loop.
+    """
+
+    __slots__ = ("took_s", "writing")
+
+    def __init__(self) -> None:
+        self.writing = 0
+        self.took_s = 0.0
+
+
+class Readers:
+    """Bounds what is in memory for those who read (docs/safety.md, LIM-67).
+
+    What is to be read next has its room before it is fetched; who finds none waits in line. A host has half
+    of the room at most.
+
+    Args:
+        writes: cut off who does not take a message in time.
+        max_bytes: the room, as much as all have together.
+
+    Attributes:
+        max_bytes: the same.
+        used_bytes: how much of it is in use.
+    """
+
+    def __init__(self, writes: TimedWrites, max_bytes: int) -> None:
+        self.used_bytes = 0
+        self._writes = writes
+        self.max_bytes = max_bytes
+        self._used_by: dict[str, int] = {}
+        self._line: dict[asyncio.Future[None], tuple[str, int]] = {}
+        self._connections: dict[str, _Connection] = {}
+
+    @contextmanager
+    def reading(self, context: Any) -> Iterator["Reader"]:
+        """A reader for the time of a call."""
+        reader = Reader(self, context)
+        try:
+            yield reader
+        finally:
+            reader.end()
+
+    def has_room(self, host: str, size_bytes: int) -> bool:
+        """Whether there is so much room for a host."""
+        of_host = self._used_by.get(host, 0)
+        return (
+            not self.used_bytes  # anything can be read alone
+            or (
+                self.used_bytes + size_bytes <= self.max_bytes and of_host + size_bytes <= self.max_bytes // 2
+            )
+        )
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._line)
+
+    def use(self, host: str, size_bytes: int) -> None:
+        """Counts room that a host has from now on; below zero: no longer."""
+        self.used_bytes += size_bytes
+        used_bytes = self._used_by.pop(host, 0) + size_bytes
+        if used_bytes:
+            self._used_by[host] = used_bytes
+        if size_bytes < 0:
+            self._let_in()
+
+    async def wait(self, host: str, size_bytes: int) -> None:
+        """Waits for room in line, and counts it.
+
+        Raises:
+            ResourceExhausted: there is none for ten seconds.
+        """
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line[place] = host, size_bytes
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                while not place.done():
+                    self._cut_off_silent()
+                    await asyncio.wait((place,), timeout=_PATIENCE_S / 2)
+        except TimeoutError:
+            if not place.done():
+                raise ResourceExhausted(
+                    f"what others have not read takes {self.used_bytes:,} bytes; try again", _RETRY_MS
+                ) from None
+        except asyncio.CancelledError:
+            if place.done():
+                self.use(host, -size_bytes)
+            raise
+        finally:
+            self._line.pop(place, None)
+
+    async def write(self, message: Any, context: Any, peer: str) -> None:
+        """As `TimedWrites.write`."""
+        now_s = asyncio.get_running_loop().time
+        connection = self._connections.setdefault(peer, _Connection())
+        if not connection.writing:
+            connection.took_s = now_s()
+        connection.writing += 1
+        try:
+            await self._writes.write(message, context)
+            connection.took_s = now_s()
+        finally:
+            connection.writing -= 1
+            if not connection.writing:
+                self._connections.pop(peer, None)
+
+    def cut_off(self, peer: str) -> None:
+        """Ends a connection soon."""
+        self._writes.cut_off(peer)
+
+    def _let_in(self) -> None:
+        for place, (host, size_bytes) in tuple(self._line.items()):
+            if self.has_room(host, size_bytes):
+                del self._line[place]
+                self.use(host, size_bytes)
+                place.set_result(None)
+
+    def _cut_off_silent(self) -> None:
+        silent_s = asyncio.get_running_loop().time() - _PATIENCE_S
+        for peer, connection in self._connections.items():
+            if connection.took_s < silent_s:
+                self.cut_off(peer)
+
+
+class Reader(Room):
+    """One call that reads.
+
+    Args:
+        readers: of the process.
+        context: of the call.
+    """
+
+    def __init__(self, readers: Readers, context: Any) -> None:
+        self._readers = readers
+        self._context = context
+        self._peer = context.peer()
+        self.host = host_of(self._peer)
+        self._bytes = 0
+        self._ahead_bytes = 0
+
+    async def begin(self) -> None:
+        """See `Room`.
+
+        Raises:
+            ResourceExhausted: see `Readers.wait`.
+        """
+        if self._ahead_bytes:
+            ahead_bytes, self._ahead_bytes = self._ahead_bytes, 0
+            self._readers.use(self.host, -self._bytes)
+            self._bytes = ahead_bytes
+        else:
+            await self.room(_PAGE_ROOM_BYTES)
+
+    def may_read_ahead(self) -> bool:
+        """See `Room`: where nobody waits, and half of what the host may have is free."""
+        readers = self._readers
+        ample = not readers.awaited and readers.has_room(self.host, readers.max_bytes // 4)
+        if ample and not self._ahead_bytes:
+            self._ahead_bytes = _PAGE_ROOM_BYTES
+            readers.use(self.host, self._ahead_bytes)
+        return ample
+
+    async def room(self, size_bytes: int) -> None:
+        """Waits for room for what is to be read next, in place of what it had.
+
+        Raises:
+            ResourceExhausted: see `Readers.wait`.
+        """
+        self.has(0)
+        if self._readers.has_room(self.host, size_bytes):
+            self._readers.use(self.host, size_bytes)
+        else:
+            await self._readers.wait(self.host, size_bytes)
+        self._bytes = size_bytes
+
+    def has(self, size_bytes: int) -> None:
+        """Counts how much was read."""
+        more_bytes, self._bytes = size_bytes - self._bytes, size_bytes
+        self._readers.use(self.host, more_bytes)
+
+    def has_page(self, page: ReadPage) -> None:
+        """Counts a page of a log."""
+        entries = sum([_ENTRY_BYTES * len(run.records) + run.size_bytes for run in page.runs])
+        self.has(_COPIES * (entries + len(page.part)))
+
+    def end(self) -> None:
+        """The call is over."""
+        ahead_bytes, self._ahead_bytes = self._ahead_bytes, 0
+        self._readers.use(self.host, -ahead_bytes)
+        self.has(0)
+
+    @contextmanager
+    def keeping(self, size_bytes: int) -> Iterator[None]:
+        """Counts what waits until it has taken what is written; where there is no room it is cut off."""
+        if not self._readers.has_room(self.host, size_bytes):
+            self._readers.cut_off(self._peer)
+        self._readers.use(self.host, size_bytes)
+        try:
+            yield
+        finally:
+            self._readers.use(self.host, -size_bytes)
+
+    async def write(self, message: Any) -> None:
+        """Writes a message; returns when it was taken, or gRPC keeps it.
+
+        Raises:
+            CancelledError: the reader left, or has lost its connection.
+        """
+        await self._readers.write(message, self._context, self._peer)
