@@ -426,3 +426,34 @@ def test_what_the_assignor_leaves_out_is_nobodys() -> None:
     give(cluster, asked(cluster), {"a": {0}, "b": {1}})
     assert targets_in(cluster) == {"a": {0}, "b": {1}}
     answered(cluster, call)
+
+
+def test_of_many_that_waited_for_a_target_some_are_answered_at_a_time_while_their_group_waits() -> None:
+    """LIM-19."""
+    cluster = shard()
+    calls = [joins(cluster, f"m{number:03}")[1] for number in range(250)]
+    cluster.feed(answer_to(cluster.work.popleft()))
+    cluster.feed(answer_to(cluster.work.popleft()))
+    counts = [sum(map(cluster.is_parked, calls))]
+    _, newcomer = joins(cluster, "z")
+    while counts[-1]:
+        assert cluster.shard.groups[GROUP].line
+        assert not cluster.work
+        cluster.advance(4)
+        counts.append(sum(map(cluster.is_parked, calls)))
+    assert counts == [149, 49, 0]
+    assert all(not answered(cluster, call).error_code for call in calls)
+    assert cluster.is_parked(newcomer)
+    cluster.feed(answer_to(cluster.work.popleft()))
+    assert not answered(cluster, newcomer).error_code
+
+
+def test_who_waited_for_a_target_and_goes_away_holds_up_nobody() -> None:
+    cluster = shard()
+    calls = [joins(cluster, f"m{number:03}")[1] for number in range(250)]
+    cluster.feed(answer_to(cluster.work.popleft()))
+    cluster.feed(answer_to(cluster.work.popleft()))
+    for call in calls[100:200]:
+        cluster.cancel(call)
+    cluster.advance(100)
+    assert all(not answered(cluster, call).error_code for call in (*calls[:100], *calls[201:]))

@@ -374,15 +374,24 @@ class ShardContext:
 
         Of a call that has ended meanwhile nothing more is done.
         """
-        group.in_turns = True
-        pause = CallbackTimer(group.group_id, partial(self._go_on, group, call.call_id, step))
-        self.purgatory.wheel.arm(pause, self.now.boot_ms + _PAUSE_MS)
+        self.pause(group, partial(self._go_on, call.call_id, step))
 
-    def _go_on(self, group: Group, call_id: int, step: Callable[[], None]) -> None:
-        """The pause of a call is over."""
-        group.in_turns = False
+    def _go_on(self, call_id: int, step: Callable[[], None]) -> None:
         if call_id in self.calls:
             step()
+
+    def pause(self, group: Group, step: Callable[[], None]) -> None:
+        """Runs a step on a group after a pause for others, before what is in line."""
+        if group.in_flight or group.in_turns:
+            group.line.appendleft(Step(partial(self.pause, group, step)))
+            return
+        group.in_turns = True
+        pause = CallbackTimer(group.group_id, partial(self._pause_ended, group, step))
+        self.purgatory.wheel.arm(pause, self.now.boot_ms + _PAUSE_MS)
+
+    def _pause_ended(self, group: Group, step: Callable[[], None]) -> None:
+        group.in_turns = False
+        step()
         self._move_up(group)
 
     @property

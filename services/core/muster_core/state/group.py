@@ -92,7 +92,7 @@ class Group:
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
-        in_turns: whether a call is carried out in several turns, and is to go on.
+        in_turns: whether calls are carried out in several turns, and are to go on.
         line: what waits for any of them, in order.
         commits: those of members, which wait for the record that is in flight and for nothing else; behind
             them what follows from that record.

@@ -424,10 +424,17 @@ class IncrementalHeartbeats:
         self._targets.wait(group, waiting)
 
     def _go_on(self, group: Group, waiting: Sequence[Waiting]) -> None:
-        """Requests have waited for a target long enough: their members' steps are decided together."""
-        for begin in range(0, len(waiting), _TOGETHER):
-            some = waiting[begin : begin + _TOGETHER]
-            self._context.in_line(group, partial(self._go_on_together, group, some))
+        """Requests have waited for a target long enough: their members' steps are decided together.
+
+        Of thousands some at a time, with pauses for other groups; what comes for theirs waits in line, for it
+        may be of one of these members (LIM-19).
+        """
+        self._context.in_line(group, partial(self._go_on_in_turns, group, waiting))
+
+    def _go_on_in_turns(self, group: Group, waiting: Sequence[Waiting]) -> None:
+        self._go_on_together(group, waiting[:_TOGETHER])
+        if rest := waiting[_TOGETHER:]:
+            self._context.pause(group, partial(self._go_on_in_turns, group, rest))
 
     def _go_on_together(self, group: Group, waiting: Sequence[Waiting]) -> None:
         context, incremental = self._context, group.incremental
