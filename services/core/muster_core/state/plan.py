@@ -13,6 +13,8 @@ TopicNumbers = tuple[str, list[int]]
 
 TURN_TOPICS = 4_000
 """So many topics are read, or compared, in some milliseconds; then others have their turn."""
+BYTES_AS_TOPIC = 256
+"""To decode so many bytes takes as long as to read a topic, or a few times as long."""
 _READ_TOPICS, _READ_PARTITIONS = 1_000, 16_000
 """So many are read at a stretch, if each topic has about as many partitions."""
 _PARTITIONS_AS_TOPIC = 8
@@ -44,9 +46,10 @@ class Plan:
         Args:
             request: the leader's call.
             members: of the group; what others are given is not looked at.
-            most: how many partitions may be given: of a plan that gives more nothing else is read.
+            most: how many partitions may be given: of a plan that gives more nothing else is read. Nor is one
+                with more topics than that, though it gives nothing of them: they take as long.
         """
-        left = TURN_TOPICS
+        left, left_topics = TURN_TOPICS, most
         for entry in request.assignments:
             if (member_id := entry.member_id) not in members:
                 continue
@@ -55,9 +58,17 @@ class Plan:
             self._topics_of.pop(member_id, None)
             self._given.pop(member_id, None)
             message = read_assignment(assignment)
+            left -= len(assignment) // BYTES_AS_TOPIC
+            if left < 0:
+                yield
+                left = TURN_TOPICS
             if message is None:
                 continue
             before, count = self.partitions, len(message.partitions)
+            left_topics -= count
+            if left_topics < 0:
+                self.partitions = most + 1
+                return
             if before + count > most:  # each topic has one at least
                 self.partitions += count
                 return

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from muster_core.position import Position
 from muster_core.state.members.member import Member
-from muster_core.state.plan import TURN_TOPICS, Plan
+from muster_core.state.plan import BYTES_AS_TOPIC, TURN_TOPICS, Plan
 from muster_core.state.published import TopicPartition, read_assignment, read_subscription
 
 Numbers = dict[str, set[int]]
@@ -25,7 +25,7 @@ class Claims:
 
     Args:
         members: those of the generation.
-        most: how many partitions are looked at; all, unless it is given.
+        most: how many partitions are looked at; all, unless it is given. A topic without any counts as one.
 
     Attributes:
         complete: whether all of them were looked at.
@@ -45,20 +45,25 @@ class Claims:
         left = TURN_TOPICS
         nothing_in: set[bytes] = set()  # mostly all say the same
         for member in members:
-            told = [metadata for _, metadata in member.terms.protocols if metadata not in nothing_in]
+            told = dict.fromkeys(one for _, one in member.terms.protocols if one not in nothing_in)
             entries: list[tuple[str, list[int]]] = []
-            for entry in claimed_in(told):
-                entries.append(entry)
-                left -= 1
+            for metadata in told:
+                left -= len(metadata) // BYTES_AS_TOPIC
+                for entry in claimed_in((metadata,)):
+                    entries.append(entry)
+                    most -= max(1, len(entry[1]))
+                    if most < 0:
+                        self.complete = False
+                        return
+                    left -= 1
+                    if left < 0:
+                        yield
+                        left = TURN_TOPICS
                 if left < 0:
                     yield
                     left = TURN_TOPICS
             if not entries:
                 nothing_in.update(told)
-            most -= sum([len(numbers) for _, numbers in entries])
-            if most < 0:
-                self.complete = False
-                return
             if entries:
                 claimed = self._by_member[member.member_id] = Numbers()
                 for topic, numbers in entries:
