@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from muster_core import numbered_messages as module
 from muster_core.numbered_messages import numbered_messages
+from muster_core.position import Position
+from muster_core.protocol.kept_tokens import KeptTokens
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1.coordinator_pb2 import SyncGroupResponse
 
 MEMBER, TOKEN = records_pb2.MemberAssignment, records_pb2.KeptToken
 EDGES = [edge + near for edge in (1, 1 << 7, 1 << 14, 1 << 21, 1 << 28, 1 << 32) for near in (-1, 0)][:-1]
@@ -25,6 +28,20 @@ def test_each_is_there_with_its_number(topic: str, numbers: list[int]) -> None:
     )
     assert made == expected
     assert made.SerializeToString() == expected.SerializeToString(), "the log has the same bytes"
+
+
+@given(st.lists(st.tuples(st.sampled_from("tu"), st.integers(1, 2), st.integers(0, 30))))
+def test_tokens_are_told_in_their_order_whether_few_or_many_are_alike(
+    runs: list[tuple[str, int, int]],
+) -> None:
+    kept: list[records_pb2.KeptToken] = []
+    expected = SyncGroupResponse()
+    for topic, offset, count in runs:
+        position = Position(3, offset)
+        for number in range(count):
+            kept.append(TOKEN(topic=topic, partition=number, position=position.to_proto()))
+            expected.kept_tokens.add(topic=topic, partition=number, token=position.token)
+    assert KeptTokens().added(SyncGroupResponse(), kept) == expected
 
 
 @pytest.mark.parametrize(("numbers", "headers"), [([0], 1), ([*range(300)], 2)])
