@@ -293,6 +293,18 @@ def test_users_of_redis_have_the_rights_that_are_documented() -> None:
         assert "user default off ~* &* +@all" in users.splitlines()
 
 
+def test_redis_nodes_rewrite_their_files_at_different_sizes() -> None:
+    manifests = read((K8S / "base" / "redis.yaml").read_text("utf-8"))
+    ((_, pod),) = pods_of(manifests)
+    (container,) = pod["spec"]["containers"]
+    variables = {variable["name"]: variable for variable in container["env"]}
+    place = variables["POD_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert place == "metadata.labels['apps.kubernetes.io/pod-index']"
+    option = container["args"].index("--auto-aof-rewrite-min-size")
+    sizes = [container["args"][option + 1].replace("$(POD_INDEX)", str(pod)) for pod in range(3)]
+    assert sizes == ["064mb", "164mb", "264mb"]
+
+
 def test_the_events_of_failures_fit_where_they_are_kept() -> None:
     """One more than is kept is there while the newest is written."""
     manifests = read((K8S / "base" / "coordinator.yaml").read_text("utf-8"))
