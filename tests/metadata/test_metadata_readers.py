@@ -119,6 +119,7 @@ async def test_who_waits_for_long_is_refused_with_what_the_others_have(
         await first.room(32 * MIB)
         with pytest.raises(ResourceExhausted, match="33,554,432 bytes"):
             await second.begin()
+        assert not writes.cut  # one who loads many logs takes one page after the other
     assert room.used_bytes == 0
 
 
@@ -141,39 +142,6 @@ async def test_what_is_read_ahead_has_its_room_and_is_not_where_others_wait(writ
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert room.used_bytes == 0
-
-
-async def test_where_others_wait_who_takes_nothing_is_cut_off_and_who_takes_something_is_not(
-    writes: Writes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "_PATIENCE_S", 0.2)
-    room = Readers(writes, 64 * MIB)
-    deaf, slow, slow_too = Call("10.0.0.1", 1), Call("10.0.0.1", 2), Call("10.0.0.1", 2)
-    slow_too.takes.set()
-    with (
-        room.reading(deaf) as first,
-        room.reading(slow) as second,
-        room.reading(slow_too) as third,
-        room.reading(Call("10.0.0.1", 3)) as fourth,
-    ):
-        tasks = [asyncio.create_task(first.write(b"")), asyncio.create_task(second.write(b""))]
-
-        async def take() -> None:
-            while True:
-                await third.write(b"")
-                await asyncio.sleep(0.01)
-
-        tasks.append(asyncio.create_task(take()))
-        await asyncio.sleep(0.5)
-        assert not writes.cut  # nobody waits for their room
-        await first.room(32 * MIB)
-        tasks.append(asyncio.create_task(fourth.begin()))
-        await until(lambda: bool(writes.cut), "somebody is cut off")
-        await asyncio.sleep(0.5)
-        assert set(writes.cut) == {deaf.peer()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Stream:

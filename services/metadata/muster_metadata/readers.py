@@ -11,8 +11,6 @@ from muster_runtime.rpc.unread import TimedWrites
 
 from muster_metadata.log.reading import PAGE_BYTES, ReadPage, Room
 
-_PATIENCE_S = 2.0
-"""A connection that takes nothing for so long is cut off where others wait for its room."""
 _WAIT_S = 10.0
 _RETRY_MS = 500
 _COPIES = 4
@@ -20,21 +18,6 @@ _COPIES = 4
 _PAGE_ROOM_BYTES = _COPIES * PAGE_BYTES
 _ENTRY_BYTES = 128
 """What an entry takes besides its record."""
-
-
-class _Connection:
-    """What is written to one connection.
-
-    Attributes:
-        writing: messages that it has not taken.
-        took_s: when it took the last one, or was to take the first of these, on the clock of the loop.
-    """
-
-    __slots__ = ("took_s", "writing")
-
-    def __init__(self) -> None:
-        self.writing = 0
-        self.took_s = 0.0
 
 
 class Readers:
@@ -58,7 +41,6 @@ class Readers:
         self.max_bytes = max_bytes
         self._used_by: dict[str, int] = {}
         self._line: dict[asyncio.Future[None], tuple[str, int]] = {}
-        self._connections: dict[str, _Connection] = {}
 
     @contextmanager
     def reading(self, context: Any) -> Iterator["Reader"]:
@@ -103,9 +85,7 @@ class Readers:
         self._line[place] = host, size_bytes
         try:
             async with asyncio.timeout(_WAIT_S):
-                while not place.done():
-                    self._cut_off_silent()
-                    await asyncio.wait((place,), timeout=_PATIENCE_S / 2)
+                await asyncio.wait((place,))
         except TimeoutError:
             if not place.done():
                 raise ResourceExhausted(
@@ -118,20 +98,9 @@ class Readers:
         finally:
             self._line.pop(place, None)
 
-    async def write(self, message: Any, context: Any, peer: str) -> None:
+    async def write(self, message: Any, context: Any) -> None:
         """As `TimedWrites.write`."""
-        now_s = asyncio.get_running_loop().time
-        connection = self._connections.setdefault(peer, _Connection())
-        if not connection.writing:
-            connection.took_s = now_s()
-        connection.writing += 1
-        try:
-            await self._writes.write(message, context)
-            connection.took_s = now_s()
-        finally:
-            connection.writing -= 1
-            if not connection.writing:
-                self._connections.pop(peer, None)
+        await self._writes.write(message, context)
 
     def cut_off(self, peer: str) -> None:
         """Ends a connection soon."""
@@ -143,12 +112,6 @@ class Readers:
                 del self._line[place]
                 self.use(host, size_bytes)
                 place.set_result(None)
-
-    def _cut_off_silent(self) -> None:
-        silent_s = asyncio.get_running_loop().time() - _PATIENCE_S
-        for peer, connection in self._connections.items():
-            if connection.took_s < silent_s:
-                self.cut_off(peer)
 
 
 class Reader(Room):
@@ -235,4 +198,4 @@ class Reader(Room):
         Raises:
             CancelledError: the reader left, or has lost its connection.
         """
-        await self._readers.write(message, self._context, self._peer)
+        await self._readers.write(message, self._context)
