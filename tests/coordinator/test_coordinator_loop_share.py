@@ -1,6 +1,7 @@
 """Requests that take long on the event loop: one after the other, and in turns."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from abuse.http2 import DATA, Connection, frame, grpc_message
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
+from coordinator.session_client import Session, attach, detach
 from kit.waiting import until
 from muster_coordinator.api import calls
 from muster_coordinator.api.calls import LARGE_BYTES, LARGE_PARTITIONS, Calls
@@ -215,10 +217,75 @@ def test_what_is_for_one_leaves_turns_of_the_loop_to_what_is_for_others() -> Non
         assert not turn.is_over("one")
         turn.took("one", 0.002)
         assert (turn.is_over("one"), turn.is_over("other")) == (True, False)
-        await turn.another()
+        await turn.another("one")
         assert not turn.is_over("one")
 
     asyncio.run(look())
+
+
+async def test_those_that_wait_for_a_turn_of_the_loop_have_it_in_order_as_many_as_have_time() -> None:
+    """A thousand streams that look in each turn of the loop take longer than what twenty of them play."""
+    turn, order, looked = LoopTurn(0.0029), list[int](), list[int]()
+
+    async def play(number: int) -> None:
+        if turn.is_over("one"):
+            await turn.another("one")
+        order.append(number)
+        turn.took("one", 0.001)
+
+    tasks = [asyncio.create_task(play(number)) for number in range(30)]
+    await asyncio.sleep(0)
+    assert order == [0, 1, 2]
+    for number in (10, 11):
+        tasks[number].cancel()
+    late = asyncio.create_task(play(30))
+    while not late.done():
+        before = len(order)
+        await asyncio.sleep(0)
+        looked.append(len(order) - before)
+    assert order == [number for number in range(31) if number not in (10, 11)]
+    assert max(looked) <= 3
+    await until(lambda: not turn._of)
+
+
+async def test_work_that_rests_has_half_of_the_loop() -> None:
+    turn = LoopTurn(0.002)
+    ends_s, worked_s, began_s = turn.now_s() + 0.5, 0.0, turn.now_s()
+    while turn.now_s() < ends_s:
+        if turn.is_over("one"):
+            await turn.another("one")
+        time.sleep(0.001)  # noqa: ASYNC251 - the work that keeps the loop
+        turn.took("one", 0.001, 0.001)
+        worked_s += 0.001
+        assert not turn.is_over("other")
+    assert 0.05 < worked_s <= (turn.now_s() - began_s) / 2 + 0.01
+    await turn.rest("one")
+    await until(lambda: not turn._of)
+
+
+async def test_frames_that_move_members_leave_half_of_the_loop(
+    cluster: MemoryCluster, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attachings of one host took nine tenths of the loop, and commits of others waited for the rest."""
+    took, count = list[tuple[float, float]](), LoopTurn.took
+
+    def noted(turn: LoopTurn, who: str, taken_s: float, rest_s: float = 0.0) -> None:
+        took.append((taken_s, rest_s))
+        count(turn, who, taken_s, rest_s)
+
+    monkeypatch.setattr(LoopTurn, "took", noted)
+    session = await Session(caller.channel).hello()
+    await session.beat()
+    await session.ask(heartbeat=coordinator_pb2.HeartbeatRequest(group_id=group_of(0)))
+    assert not any(rest_s for _, rest_s in took)
+    joined = await caller.join(group_of(0))
+    took.clear()
+    await session.attach(group_of(0), joined)
+    await session.send(detach(group_of(0), joined.member_id))
+    await session.send(detach(group_of(0), "nobody"), attach(group_of(0), "nobody", 1))
+    await session.beat()
+    assert [rest_s > taken_s for taken_s, rest_s in took] == [True, True, True, False]
+    await session.close()
 
 
 async def test_nothing_is_played_of_a_stream_that_ended_while_it_waited_for_its_turn(
@@ -365,14 +432,14 @@ async def test_a_message_of_many_frames_is_played_in_several_turns(
 ) -> None:
     monkeypatch.setattr(session_stream, "_TURN_S", 0.0)
     rests = 0
-    rest = LoopShare.rest
+    rest = LoopTurn.rest
 
-    async def counted(share: LoopShare) -> None:
+    async def counted(turn: LoopTurn, who: str) -> None:
         nonlocal rests
         rests += 1
-        await rest(share)
+        await rest(turn, who)
 
-    monkeypatch.setattr(LoopShare, "rest", counted)
+    monkeypatch.setattr(LoopTurn, "rest", counted)
     stream: Any = session_pb2_grpc.GroupSessionServiceStub(caller.channel).Session()
     hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=1_000))
     message = session_pb2.SessionRequest(frames=[hello])

@@ -401,6 +401,16 @@ async def test_large_frames_and_empty_messages_take_reading_time(
     await session.close()
 
 
+@pytest.mark.parametrize("caller", [{"frames_per_s": 4}], indirect=True)
+async def test_frames_of_a_caller_above_its_rate_take_reading_time(caller: Caller) -> None:
+    session = await Session(caller.channel).hello()
+    began_s = time.monotonic()
+    for _ in range(30):
+        await session.beat()
+    assert time.monotonic() - began_s >= 2
+    await session.close()
+
+
 class Endless:
     """Far too many parts, which nobody looks at one by one."""
 

@@ -243,6 +243,22 @@ def test_frames_that_are_no_calls_have_the_rate_of_calls_once_more() -> None:
     assert Connection(party(clock)).takes_frames(1 << 30), "0 is no limit"
 
 
+def test_frames_of_a_caller_wait_for_what_all_its_connections_have_sent_too_many() -> None:
+    clock = Clock()
+    one = party(clock, frames_per_s=100)
+    first, second = Connection(one), Connection(one)
+    assert first.wait_for_frames_s(100 * BURST_S) == 0
+    assert first.wait_for_frames_s(100) == pytest.approx(1, abs=0.02), "until it has paid back"
+    clock.s += 0.5
+    assert first.wait_for_frames_s(0) == pytest.approx(0.51, abs=0.02)
+    assert one.refusals == {Quota.FRAMES: 2}, "each wait is shown"
+    clock.s += 0.5
+    assert second.wait_for_frames_s(49) == 0, "its share"
+    assert Connection(party(clock, frames_per_s=100)).wait_for_frames_s(100 * BURST_S) == 0, "another caller"
+    free = Connection(party(clock))
+    assert free.wait_for_frames_s(1 << 30) == 0, "0 is no limit"
+
+
 async def test_who_is_at_rest_is_forgotten() -> None:
     clock = Clock()
     of = quotas(clock, calls_per_s=1, connection_calls_per_s=1)

@@ -231,7 +231,7 @@ class Calls:
         cluster = self._view.cluster
         if cluster is None:
             return None
-        number = shard_of(group_id, cluster.shard_count)
+        number = _shard_of(group_id, cluster.shard_count)
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
             return shard

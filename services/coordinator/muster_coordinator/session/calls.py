@@ -191,14 +191,16 @@ class StreamCalls:
 
         Args:
             other_frames: how many frames came since this was asked last that are no calls, large ones as
-                several. They are never refused; above the rate of calls of the connection they take reading
-                time from its streams.
+                several. They are never refused; above the rate of calls of the connection, or of frames of
+                its caller, they take reading time from its streams.
         """
         refused, self._over_quota = self._over_quota, 0
         pause_s = min(refused * _FRAME_S, _LONGEST_PAUSE_S)
         connection = self._connection
-        if other_frames and connection is not None and not connection.takes_frames(other_frames):
-            pause_s += other_frames * _FRAME_S * connection.open_calls
+        if other_frames and connection is not None:
+            if not connection.takes_frames(other_frames):
+                pause_s += other_frames * _FRAME_S * connection.open_calls
+            pause_s = max(pause_s, connection.wait_for_frames_s(other_frames))
         return pause_s
 
     def owe(self, parts: int) -> None:

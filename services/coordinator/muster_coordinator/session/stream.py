@@ -36,6 +36,8 @@ _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
 _TURN_S = 0.005
 """Frames of a message that take longer are played one message at a time."""
+_MESSAGE_S = 0.000_1
+"""About how long it takes to read a message and to send what it is answered with, besides its frames."""
 
 _NEWS = {
     session_pb2.AttachResult: "attach_result",
@@ -84,6 +86,7 @@ class SessionStream:
         )
         self._beat_interval_ms = 0
         self._other_frames = 0
+        self._moved = False
         self._opened_ms = self._heard_ms = around.boot_ms()
         self._write_began_ms: int | None = None
         spread_ms = settings.max_age_ms // 10
@@ -254,15 +257,15 @@ class SessionStream:
 
     async def _handle(self, message: session_pb2.SessionRequest) -> None:
         turn, host = self._around.calls.loop_turn, self._host
-        while turn.is_over(host):
-            await turn.another()
+        if turn.is_over(host):
+            await turn.another(host)
         if self._ended:
             return
         try:
             if len(message.frames) == 1:
                 began_s = turn.now_s()
                 self._play_frame(message.frames[0])
-                turn.took(host, turn.now_s() - began_s)
+                self._took(turn.now_s() - began_s)
             else:
                 await self._play(message)
             other_frames, self._other_frames = self._other_frames, 0
@@ -282,12 +285,24 @@ class SessionStream:
         self._other_frames += frames == 0
         share = LoopShare()
         played = self._play_from(message, 0, share)
-        self._around.calls.loop_turn.took(self._host, share.taken_s)
-        if played < len(message.frames):
+        self._took(share.taken_s, rests=played < frames)
+        if played < frames:
             async with self._around.calls.large_requests.turn(self._host):
-                while played < len(message.frames):
-                    await share.rest()
+                while played < frames:
+                    await self._around.calls.loop_turn.rest(self._host)
+                    share = LoopShare()
                     played = self._play_from(message, played, share)
+                    self._took(share.taken_s, rests=True)
+
+    def _took(self, taken_s: float, *, rests: bool = False) -> None:
+        """Counts how long frames of a message took: those that move members have half of the loop at most.
+
+        Args:
+            taken_s: how long, seconds.
+            rests: whether they have that whatever they are.
+        """
+        rests, self._moved = rests or self._moved, False
+        self._around.calls.loop_turn.took(self._host, taken_s, taken_s + _MESSAGE_S if rests else 0.0)
 
     def _play_from(self, message: session_pb2.SessionRequest, first: int, share: LoopShare) -> int:
         """Plays frames until the turn of the loop is over; returns the number of the first that is left."""
@@ -311,6 +326,7 @@ class SessionStream:
         else:
             if kind != "call":
                 self._other_frames += frames_of(frame.ByteSize())
+                self._moved = self._moved or kind != "beat"
             self._frames[kind](getattr(frame, kind))
 
     def _hello(self, hello: session_pb2.Hello) -> None:

@@ -32,6 +32,7 @@ class Quota(Enum):
     STREAMS = "streams"
     OPEN_CALLS = "open_calls"
     CALLS = "calls_per_s"
+    FRAMES = "frames_per_s"
     BYTES = "bytes_per_s"
     COMMITS = "commits_per_s"
     PARTITIONS = "partitions_per_s"
@@ -51,6 +52,7 @@ _WORDS = {
     Quota.STREAMS: "session streams",
     Quota.OPEN_CALLS: "open calls",
     Quota.CALLS: "calls a second",
+    Quota.FRAMES: "frames a second that are no calls",
     Quota.BYTES: "bytes of requests a second",
     Quota.COMMITS: "commits a second",
     Quota.PARTITIONS: "partitions a second that its calls name",
@@ -65,7 +67,7 @@ _WORDS = {
     Quota.CONNECTION_PARTITIONS: "partitions a second that calls on one connection name",
 }
 _CREATIONS = frozenset({Quota.NEW_GROUPS, Quota.TOPIC_CHANGES})
-_RATES = (Quota.CALLS, Quota.BYTES, Quota.COMMITS, Quota.PARTITIONS, *_CREATIONS, Quota.RESETS)
+_RATES = (Quota.CALLS, Quota.FRAMES, Quota.BYTES, Quota.COMMITS, Quota.PARTITIONS, *_CREATIONS, Quota.RESETS)
 
 _RESETS_OF_A_CONNECTION = 100
 """A connection that gave up fewer calls is kept: of a slow server, all workers of a host give up some."""
@@ -151,6 +153,25 @@ class Party:
             bucket.owe(amount)
         self.taken[quota] += amount
 
+    def wait_s(self, quota: Quota, amount: int, now_s: float, connection: "Connection") -> float:
+        """Takes from a rate what was used already; what is above it, and above the connection's share, waits.
+
+        Returns:
+            After how many seconds it is paid back.
+        """
+        self.taken[quota] += amount
+        bucket = self._buckets.get(quota)
+        if bucket is None or not bucket.take(amount, now_s):
+            return 0
+        bucket.owe(amount)
+        share = connection.share_of(quota, bucket.rate_per_s / max(1, self.known), now_s)
+        if share.take(amount, now_s):
+            share.owe(amount)
+        wait_s = min(bucket.take(0, now_s), share.take(0, now_s))
+        if wait_s:
+            self._count(quota, now_s)
+        return wait_s
+
     def owe(self, quota: Quota, amount: int, now_s: float) -> None:
         """Takes from a rate what was used already, whether it was there or not."""
         if (bucket := self._buckets.get(quota)) is not None:
@@ -169,9 +190,7 @@ class Party:
 
     def refusal(self, quota: Quota, now_s: float, wait_s: float | None = None) -> ResourceExhausted:
         """Counts a refusal and returns the error to raise."""
-        self.refusals[quota] = self.refusals.get(quota, 0) + 1
-        self.refused_at_s = now_s
-        self._refused(quota)
+        self._count(quota, now_s)
         retry_ms = _RETRY_MS if wait_s is None else min(math.ceil(wait_s * 1_000), _LONGEST_RETRY_MS)
         whose = f"groups {self.name}… have" if self.is_groups else f"{self.name or 'this caller'} has"
         limit = self.limits[quota.value]
@@ -181,6 +200,11 @@ class Party:
             place = f"MUSTER_QUOTA_{quota.value.upper()}"
         text = f"{whose} the quota of {limit:,} {_WORDS[quota]} ({place}); try again in {retry_ms:,} ms"
         return ResourceExhausted(text, retry_ms)
+
+    def _count(self, quota: Quota, now_s: float) -> None:
+        self.refusals[quota] = self.refusals.get(quota, 0) + 1
+        self.refused_at_s = now_s
+        self._refused(quota)
 
     def look(self, now_s: float) -> None:
         """Sets `rates` to what was granted a second since the last look."""
@@ -305,6 +329,15 @@ class Connection:
     def takes_frames(self, number: int) -> bool:
         """Whether so many frames that are no calls are within its rate of calls, which they have besides."""
         return self._frames is None or not self._frames.take(number, self.party.now_s())
+
+    def wait_for_frames_s(self, number: int) -> float:
+        """Counts so many frames that are no calls for its party; they are not refused.
+
+        Returns:
+            How long whoever sent them is not to be read, seconds: until the party, or this connection of its
+            share, has paid back what was too much.
+        """
+        return self.party.wait_s(Quota.FRAMES, number, self.party.now_s(), self)
 
     def enter(self, task: "asyncio.Task[object]") -> None:
         """Counts a call that begins: it is open until the current task, which serves it, has ended.

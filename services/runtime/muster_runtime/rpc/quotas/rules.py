@@ -28,6 +28,7 @@ class Rule(BaseModel):
     streams: int | None = _Number
     open_calls: int | None = _Number
     calls_per_s: int | None = _Number
+    frames_per_s: int | None = _Number
     bytes_per_s: int | None = _Number
     commits_per_s: int | None = _Number
     partitions_per_s: int | None = _Number

@@ -40,6 +40,15 @@ class QuotaSettings(Settings):
         le=_MOST,
         description="Calls of a caller a second, unary ones and those on session streams.",
     )
+    frames_per_s: int = Field(
+        default=20_000,
+        ge=0,
+        le=_MOST,
+        description=(
+            "Other frames of session streams of a caller a second: beats, attachings, detachings. Above it "
+            "its streams are read more slowly."
+        ),
+    )
     bytes_per_s: int = Field(
         default=64 * MIB, ge=0, le=1 << 40, description="Bytes of its requests a second."
     )
