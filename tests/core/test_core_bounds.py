@@ -501,7 +501,10 @@ def test_assignments_that_no_record_can_hold_are_refused() -> None:
         cluster.advance(100)
     leader = next(member for member in members if member.joined().members)
     before = len(cluster.log)
-    answer = leader.sync(dict.fromkeys(leader.members, bytes(1 << 20))).synced()
+    leader.sync(dict.fromkeys(leader.members, bytes(1 << 20)))
+    while leader.is_parked:
+        cluster.advance(100)  # nine megabytes are decoded in turns
+    answer = leader.synced()
     assert answer.error_code == error_code.INVALID_REQUEST
     assert "the assignment takes" in answer.error_message
     assert len(cluster.log) == before
