@@ -25,6 +25,7 @@ class Session:
         self.messages: list[int] = []
         self.ended: grpc.StatusCode | None = None
         self._news = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._beats = 0
         self._calls = 0
         self._reader = asyncio.ensure_future(self._read()) if read else None
@@ -47,7 +48,8 @@ class Session:
         self._news = asyncio.Event()
 
     async def send(self, *frames: session_pb2.ClientFrame) -> None:
-        await self.call.write(session_pb2.SessionRequest(frames=frames))
+        async with self._writing:  # gRPC takes one message at a time
+            await self.call.write(session_pb2.SessionRequest(frames=frames))
 
     async def until(self, holds: Callable[[], Any]) -> Any:
         """Waits until something holds; returns what it says."""
