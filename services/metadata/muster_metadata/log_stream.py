@@ -27,7 +27,6 @@ _STEP_CALLS = 256
 """So many are begun at a stretch; of messages with more one at a time is gone through, in all streams."""
 _CALL_BYTES = 128
 """What a call of a message takes besides its bytes."""
-_TURN_S = 0.002
 _FULL = Verdict(
     metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message=f"a stream has at most {MAX_OPEN_CALLS} open calls; repeat the step unchanged",
