@@ -45,7 +45,7 @@ class Readers:
     @contextmanager
     def reading(self, context: Any) -> Iterator["Reader"]:
         """A reader for the time of a call."""
-        reader = Reader(self, context)
+        reader = Reader(self, self._writes, context)
         try:
             yield reader
         finally:
@@ -98,14 +98,6 @@ class Readers:
         finally:
             self._line.pop(place, None)
 
-    async def write(self, message: Any, context: Any) -> None:
-        """As `TimedWrites.write`."""
-        await self._writes.write(message, context)
-
-    def cut_off(self, peer: str) -> None:
-        """Ends a connection soon."""
-        self._writes.cut_off(peer)
-
     def _let_in(self) -> None:
         for place, (host, size_bytes) in tuple(self._line.items()):
             if self.has_room(host, size_bytes):
@@ -119,11 +111,13 @@ class Reader(Room):
 
     Args:
         readers: of the process.
+        writes: cut off who does not take a message in time.
         context: of the call.
     """
 
-    def __init__(self, readers: Readers, context: Any) -> None:
+    def __init__(self, readers: Readers, writes: TimedWrites, context: Any) -> None:
         self._readers = readers
+        self._writes = writes
         self._context = context
         self._peer = context.peer()
         self.host = host_of(self._peer)
@@ -185,7 +179,7 @@ class Reader(Room):
     def keeping(self, size_bytes: int) -> Iterator[None]:
         """Counts what waits until it has taken what is written; where there is no room it is cut off."""
         if not self._readers.has_room(self.host, size_bytes):
-            self._readers.cut_off(self._peer)
+            self._writes.cut_off(self._peer)
         self._readers.use(self.host, size_bytes)
         try:
             yield
@@ -198,4 +192,4 @@ class Reader(Room):
         Raises:
             CancelledError: the reader left, or has lost its connection.
         """
-        await self._readers.write(message, self._context)
+        await self._writes.write(message, self._context)
