@@ -124,7 +124,7 @@ class Shard:
             self._conversions,
         )
         self._event: Event | None = None
-        self._context.route_with(self._route)
+        self._context.lines.route_with(self._route)
         self._events: dict[type[Event], Callable[[Any], None]] = {
             Request: self._request,
             Cancelled: self._cancelled,
@@ -336,7 +336,9 @@ class Shard:
                 self._deadlines.remove_silent()
                 self._stream_members.tell()
                 deadline_ms = context.purgatory.wheel.next_deadline_ms()
-            context.effects.next_deadline_ms = context.now.boot_ms if context.is_gathering else deadline_ms
+            context.effects.next_deadline_ms = (
+                context.now.boot_ms if context.lines.is_gathering else deadline_ms
+            )
         return context.effects
 
     # --- events
@@ -418,7 +420,7 @@ class Shard:
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)
-                self._context.in_line(group, partial(self._rebalancer.prepare_anew, group, cause))
+                self._context.lines.in_line(group, partial(self._rebalancer.prepare_anew, group, cause))
         self._deletions.carry_out(event)
         self._removed_partitions.carry_out()
         self._incremental.tend()

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Protocol
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -19,20 +18,18 @@ from muster_core.log.application import Application
 from muster_core.log.encoding import encoded
 from muster_core.position import Position
 from muster_core.protocol.bounds import Bounds
+from muster_core.protocol.lines import Lines
 from muster_core.protocol.open_append import OpenAppend, nothing_follows
 from muster_core.protocol.responses import Owner, refusal, text_of
 from muster_core.protocol.room import ALONE, Limit, Room
 from muster_core.record_bounds import APPEND_MAX_BYTES, runs
-from muster_core.state.group import Group, Step
+from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.member import Member
 from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
-from muster_core.waiting.timing_wheel import CallbackTimer
 
-_PAUSE_MS = 4
-"""Between two turns of a call that takes long: others need several turns of the loop for a call of theirs."""
 _TROUBLED_WAIT_MS = 1_000
 """For how long calls wait for a log that takes nothing."""
 
@@ -85,6 +82,7 @@ class ShardContext:
             not say how long anything took.
         effects: effects of the turn.
         calls: open calls by id.
+        lines: what waits in line.
         streams: session streams by id → members on them, with their groups.
         quarantine: the groups that no turn may touch.
         held: those of them that the log knows: nothing of them changes but that a deleted topic's offsets go,
@@ -114,6 +112,7 @@ class ShardContext:
         self._wall_ahead_ms: int | None = None
         self.effects = Effects()
         self.calls: dict[int, Request] = {}
+        self.lines = Lines(self, self.calls, self.purgatory.wheel)
         self.streams: dict[int, dict[Member, Group]] = {}
         self.quarantine = NOBODY
         self.held = self.application.held
@@ -124,13 +123,11 @@ class ShardContext:
         self.working_on: OfAGroup | None = None
         self.arrived: Request | None = None
         self.news: list[Push] = []
-        self._gathering: list[Group] = []
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
         self.leaving: dict[str, Mapping[str, Container[int]]] = {}
         self._appends: dict[int, OpenAppend] = {}
         self._last_append_id = 0
-        self._route: Callable[[Request], None] = _not_routed
 
     def live_in(self, room: Room) -> None:
         """Sets the process around the shard, whose limits count from now on."""
@@ -156,10 +153,6 @@ class ShardContext:
         """Notifies members on streams that their groups are of the other kind."""
         self.effects.pushes[:0] = self.news
         self.news.clear()
-
-    def route_with(self, route: Callable[[Request], None]) -> None:
-        """Sets what plays a call that has waited in line."""
-        self._route = route
 
     # --- calls
 
@@ -241,9 +234,15 @@ class ShardContext:
         if append.overdue is not None:
             append.overdue()
         if append.holds is not None:
-            self.refuse_line(append.holds)
+            self.lines.refuse_line(append.holds)
         # calls that come now, in line or as retries, must not wait for ever either
         self.purgatory.wheel.arm(append, self._patience_ends_ms())
+
+    @property
+    def log_slow(self) -> str:
+        """What a call is refused with whose records were not stored in time."""
+        trouble = self.room.log_trouble()
+        return f"{LOG_SLOW} ({trouble})" if trouble else LOG_SLOW
 
     def on_their_way(self) -> Iterator[records_pb2.Record]:
         """The records that were sent to the log and are not acknowledged yet, in order."""
@@ -265,7 +264,7 @@ class ShardContext:
             group.in_flight = False
         append.done()
         if group is not None:
-            self._move_up(group)
+            self.lines.move_up(group)
 
     # --- groups
 
@@ -314,127 +313,17 @@ class ShardContext:
         group.become(GroupState.DEAD, self.now.wall_ms)
         group.count_out()
 
-    @staticmethod
-    def _is_idle(group: Group) -> bool:
-        return group.is_vacant and not (group.members or group.in_flight or group.in_turns or group.line)
-
-    # --- what waits in line
-
-    def in_line(
-        self, group: Group, step: Callable[[], None], *, deadline: bool = False, call_id: int | None = None
-    ) -> None:
-        """Runs a step on the group now, or after what is in line.
-
-        Args:
-            group: the group.
-            step: what to do.
-            deadline: whether it is due because members said nothing; it is dropped at a suspension.
-            call_id: the call that wants it, which is refused when the log is too slow; None: none does.
-        """
-        if group.has_line:
-            group.line.append(Step(step, call_id, deadline))
-        elif group.commits:  # it follows a record, after the commits that have waited for that (GRP-38)
-            group.commits.append(Step(step, call_id, deadline))
-        else:
-            step()
-
-    def call_in_line(self, group: Group, call: Request) -> bool:
-        """Puts a call in line if the group has one; returns whether it had to."""
-        has_line = group.has_line
-        if has_line:
-            group.line.append(self._routed(call))
-        return has_line
-
-    def commit_in_line(self, group: Group, call: Request) -> bool:
-        """Puts a member's commit before all that is no commit; returns whether it has to wait (GRP-38)."""
-        if group.in_flight:
-            group.commits.append(self._routed(call))
-        return group.in_flight
-
-    def _routed(self, call: Request) -> Step:
-        return Step(partial(self.route, call.call_id), call_id=call.call_id)
-
-    def gather(self, group: Group, call: Request) -> bool:
-        """Begins a line with a call that has just come, so that those after it are decided with it (INC-146).
-
-        What one message of a stream brings is a call each, and the first one alone would be an append of its
-        own, which all others wait for.
-
-        Returns:
-            Whether the call is in line; not one that was already.
-        """
-        if call is self.arrived:
-            group.gathers = True
-            self._gathering.append(group)
-            self.call_in_line(group, call)
-        return group.gathers
-
-    def go_on_later(self, group: Group, call: Request, step: Callable[[], None]) -> None:
-        """Goes on with a call of a group after a pause for others, before what is in line.
-
-        Of a call that has ended meanwhile nothing more is done.
-        """
-        self.pause(group, partial(self._go_on, call.call_id, step))
-
-    def _go_on(self, call_id: int, step: Callable[[], None]) -> None:
-        if call_id in self.calls:
-            step()
-
-    def pause(self, group: Group, step: Callable[[], None]) -> None:
-        """Runs a step on a group after a pause for others, before what is in line."""
-        if group.in_flight or group.in_turns:
-            group.line.appendleft(Step(partial(self.pause, group, step)))
-            return
-        group.in_turns = True
-        pause = CallbackTimer(group.group_id, partial(self._pause_ended, group, step))
-        self.purgatory.wheel.arm(pause, self.now.boot_ms + _PAUSE_MS)
-
-    def _pause_ended(self, group: Group, step: Callable[[], None]) -> None:
-        group.in_turns = False
-        step()
-        self._move_up(group)
-
-    @property
-    def is_gathering(self) -> bool:
-        """Whether calls are in line until the next `Tick`."""
-        return bool(self._gathering)
-
     def end_gathering(self) -> None:
         """Goes on with what was gathered."""
-        groups, self._gathering = self._gathering, []
-        for group in groups:
-            group.gathers = False
-        for group in groups:
+        for group in self.lines.gathered():
             self.working_on = group
-            self._move_up(group)
+            self.lines.move_up(group)
             if self.groups.get(group.group_id) is group:  # all who called may have given up meanwhile
                 self.forget_unstored(group)
 
-    def route(self, call_id: int) -> None:
-        """Plays a call again that is still open."""
-        call = self.calls.get(call_id)
-        if call is not None:
-            self._route(call)
-
-    @property
-    def log_slow(self) -> str:
-        """What a call is refused with whose records were not stored in time."""
-        trouble = self.room.log_trouble()
-        return f"{LOG_SLOW} ({trouble})" if trouble else LOG_SLOW
-
-    def _move_up(self, group: Group) -> None:
-        while not group.in_flight and (step := group.next_step()) is not None:
-            step.run()
-
-    def refuse_line(self, group: Group) -> None:
-        """Refuses the calls in line: the log is too slow. Other steps stay in line."""
-        line, group.line = (*group.commits, *group.line), deque()
-        group.commits.clear()
-        for step in line:
-            if step.call_id is not None:
-                self.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, self.log_slow)
-            else:
-                group.line.append(step)
+    @staticmethod
+    def _is_idle(group: Group) -> bool:
+        return group.is_vacant and not (group.members or group.in_flight or group.in_turns or group.line)
 
     # --- members
 
@@ -506,7 +395,3 @@ class ShardContext:
         if member.sync_call is not None:
             self.refuse(member.sync_call, error_code.UNKNOWN_MEMBER_ID, _REMOVED)
             member.sync_call = None
-
-
-def _not_routed(call: Request) -> None:
-    raise AssertionError("route_with was not called")

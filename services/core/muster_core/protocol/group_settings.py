@@ -48,7 +48,7 @@ class SettingsChanges:
         if Feature.GROUP_SETTINGS not in context.features:
             context.refuse(call.call_id, error_code.UNSUPPORTED_VERSION, _NOT_ENABLED)
         elif group is not None:
-            if not context.call_in_line(group, call):
+            if not context.lines.call_in_line(group, call):
                 self._alter(group, call, request)
         elif not request.set.ListFields():
             context.refuse(call.call_id, error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)

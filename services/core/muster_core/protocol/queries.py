@@ -225,7 +225,8 @@ class Queries:
             elif group is None:
                 deletion.settle(group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
             else:
-                self._context.in_line(group, partial(self._delete, group, deletion), call_id=call.call_id)
+                delete = partial(self._delete, group, deletion)
+                self._context.lines.in_line(group, delete, call_id=call.call_id)
 
     def _delete(self, group: Group, deletion: "_Deletion") -> None:
         if deletion.call_id not in self._context.calls:

@@ -88,7 +88,7 @@ class Rebalancer:
 
     def session_ended(self, group: Group, member: Member, session: Timer) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
-        self._context.in_line(group, partial(self._expire, group, member, session), deadline=True)
+        self._context.lines.in_line(group, partial(self._expire, group, member, session), deadline=True)
 
     def _expire(self, group: Group, member: Member, session: Timer) -> None:
         if group.members.get(member.member_id) is not member or session.armed:
@@ -153,7 +153,7 @@ class Rebalancer:
         """Gives a running join phase, or wait for syncs, its full time again (after a suspension)."""
         for key in (_join_key(group), _sync_key(group)):  # or it would come due while a record is on its way
             self._context.purgatory.cancel_for_key(key)
-        self._context.in_line(group, partial(self._restart_waits, group))
+        self._context.lines.in_line(group, partial(self._restart_waits, group))
 
     def _restart_waits(self, group: Group) -> None:
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -174,7 +174,7 @@ class Rebalancer:
 
     def complete_join(self, group: Group) -> None:
         """Ends the join phase: everybody is back, or the time is up (RT-01, RT-02, SM-31 to SM-35)."""
-        self._context.in_line(group, partial(self._complete_join, group), deadline=True)
+        self._context.lines.in_line(group, partial(self._complete_join, group), deadline=True)
 
     def _complete_join(self, group: Group) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE:
@@ -319,7 +319,7 @@ class Rebalancer:
 
     def sync_expired(self, group: Group, generation: int) -> None:
         """The time to sync is up (DS-01 to DS-06)."""
-        self._context.in_line(group, partial(self._sync_expired, group, generation), deadline=True)
+        self._context.lines.in_line(group, partial(self._sync_expired, group, generation), deadline=True)
 
     def _sync_expired(self, group: Group, generation: int) -> None:
         if generation != group.generation:

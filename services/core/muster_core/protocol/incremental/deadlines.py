@@ -198,7 +198,7 @@ class Deadlines:
         if member is not None and member.on_stream:
             self._silent.setdefault(group, []).append(session)
         else:
-            self._context.in_line(group, partial(self._expire, group, [session]), deadline=True)
+            self._context.lines.in_line(group, partial(self._expire, group, [session]), deadline=True)
 
     def remove_silent(self) -> None:
         """Stream members whose sessions have ended, as with their process, are removed together (INC-147)."""
@@ -207,7 +207,7 @@ class Deadlines:
             self._context.working_on = group
             for first in range(0, len(sessions), _TOGETHER):
                 some = sessions[first : first + _TOGETHER]
-                self._context.in_line(group, partial(self._expire, group, some), deadline=True)
+                self._context.lines.in_line(group, partial(self._expire, group, some), deadline=True)
         if silent:
             self._context.working_on = None
 
@@ -231,7 +231,7 @@ class Deadlines:
 
     def _revocation_ended(self, group: Group, member_id: str, taken: Position) -> None:
         """The member has not given back what a record took from it."""
-        self._context.in_line(group, partial(self._fence, group, member_id, taken), deadline=True)
+        self._context.lines.in_line(group, partial(self._fence, group, member_id, taken), deadline=True)
 
     def _fence(self, group: Group, member_id: str, taken: Position) -> None:
         member = self._living(group, member_id)

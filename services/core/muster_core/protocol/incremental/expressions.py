@@ -91,7 +91,7 @@ class ExpressionSearch:
         search = None if group is None else self._searches.get(group)
         if group is not None and search is not None and search.runs and search.number == event.number:
             self._context.working_on = group
-            self._context.in_line(group, partial(self._take, group, search, event))
+            self._context.lines.in_line(group, partial(self._take, group, search, event))
 
     def _take(self, group: Group, search: "_Search", event: Resolved) -> None:
         context, incremental = self._context, group.incremental

@@ -112,7 +112,7 @@ class IncrementalHeartbeats:
             if group is None or group.incremental is None:
                 self._out_of_date.discard(group_id)
             elif group.incremental.has_stream_members:
-                self._context.in_line(group, partial(self._tend, group))
+                self._context.lines.in_line(group, partial(self._tend, group))
 
     def take_what_was_deleted(self) -> None:
         """The log has that topics were deleted: stream members give back what they have of them (INC-50)."""
@@ -120,7 +120,7 @@ class IncrementalHeartbeats:
             incremental = group.incremental
             if incremental is not None and incremental.renewed and incremental.has_stream_members:
                 self._context.working_on = group
-                self._context.in_line(group, partial(self._tend, group))
+                self._context.lines.in_line(group, partial(self._tend, group))
 
     def _tend(self, group: Group) -> None:
         context, incremental = self._context, group.incremental
@@ -162,11 +162,11 @@ class IncrementalHeartbeats:
         except Refused as refused:
             self._refuse(call, refused)
             return
-        if context.call_in_line(group, call):
+        if context.lines.call_in_line(group, call):
             return
         if self._reversions.leave(group, call, request):
             return
-        if call.place is not None and can_be_together(request) and context.gather(group, call):
+        if call.place is not None and can_be_together(request) and context.lines.gather(group, call):
             return
         asked = [(call, request), *self._next_in_line(group, call, request)]
         for _ in range(self._take_together(group, asked) - 1):
@@ -403,7 +403,7 @@ class IncrementalHeartbeats:
     def _resolved(self, group: Group) -> None:
         """What expressions match has changed: members on streams do not ask for the target."""
         if group.incremental is not None and group.incremental.has_stream_members:
-            self._context.in_line(group, partial(self._tend, group))
+            self._context.lines.in_line(group, partial(self._tend, group))
 
     def _answer_or_wait(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:
         for (call, request), outcome in taken:
@@ -429,12 +429,12 @@ class IncrementalHeartbeats:
         Of thousands some at a time, with pauses for other groups; what comes for theirs waits in line, for it
         may be of one of these members (LIM-19).
         """
-        self._context.in_line(group, partial(self._go_on_in_turns, group, waiting))
+        self._context.lines.in_line(group, partial(self._go_on_in_turns, group, waiting))
 
     def _go_on_in_turns(self, group: Group, waiting: Sequence[Waiting]) -> None:
         self._go_on_together(group, waiting[:_TOGETHER])
         if rest := waiting[_TOGETHER:]:
-            self._context.pause(group, partial(self._go_on_in_turns, group, rest))
+            self._context.lines.pause(group, partial(self._go_on_in_turns, group, rest))
 
     def _go_on_together(self, group: Group, waiting: Sequence[Waiting]) -> None:
         context, incremental = self._context, group.incremental

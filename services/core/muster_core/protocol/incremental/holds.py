@@ -41,7 +41,7 @@ class Holds:
         if self._ends.get(end.group_id) is end:
             del self._ends[end.group_id]
             if (group := end.group) is not None:
-                self._context.in_line(group, partial(self._assign_anew, group))
+                self._context.lines.in_line(group, partial(self._assign_anew, group))
 
     def _assign_anew(self, group: Group) -> None:
         """What was held back is assigned anew, which follows the records."""

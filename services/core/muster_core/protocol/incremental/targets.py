@@ -172,7 +172,7 @@ class Targets:
         """The target may be out of date: it is computed, after the pause, or is being computed."""
         if self._may_begin(group) and self._in_line.get(group.group_id) is not group:
             self._in_line[group.group_id] = group
-            self._context.in_line(group, partial(self._begin, group))
+            self._context.lines.in_line(group, partial(self._begin, group))
 
     def _may_begin(self, group: Group) -> bool:
         """Whether the target is out of date while none is being computed and the group does not pause."""
@@ -223,7 +223,7 @@ class Targets:
         if running is None or running.number != event.number:
             return  # of before a suspension
         self._context.working_on = running.group
-        self._context.in_line(running.group, partial(self._take, running, event))
+        self._context.lines.in_line(running.group, partial(self._take, running, event))
 
     def _take(self, running: _Running, event: Assigned) -> None:
         group, context = running.group, self._context

@@ -85,7 +85,7 @@ class Joins:
         group = self._context.groups.get(group_id)
         if group is None:
             self._first_of_all(call, request)
-        elif not self._context.call_in_line(group, call):
+        elif not self._context.lines.call_in_line(group, call):
             self._join(group, JoinCall(call, request))
 
     def _first_of_all(self, call: Request, request: JoinGroupRequest) -> None:
@@ -151,7 +151,7 @@ class Joins:
             who = Member("", join.group_instance_id)
             who.client_id, who.host = request.client_id, call.host
             cause = causes.reverted(self._context.now.wall_ms, who, request.reason)
-            self._reversions.revert(group, cause, partial(self._context.route, call.call_id), call)
+            self._reversions.revert(group, cause, partial(self._context.lines.route, call.call_id), call)
 
     # --- the limit (KIP-389)
 
@@ -264,7 +264,7 @@ class Joins:
     def _pending_expired(self, group: Group, member_id: str) -> None:
         """An id was not used in time; a join phase that waited for it may end (PM-02, PM-05)."""
         if group.take_back(member_id) is not None:
-            self._context.in_line(group, partial(self._rebalancer.check_join, group))
+            self._context.lines.in_line(group, partial(self._rebalancer.check_join, group))
 
     def _join_static(self, group: Group, join: JoinCall) -> None:
         """A static member without an id: new, or another process that takes its place (KIP-345)."""

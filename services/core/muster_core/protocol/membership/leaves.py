@@ -40,7 +40,7 @@ class Leaves:
             for leaver in request.members:
                 _note(response, leaver, error_code.UNKNOWN_MEMBER_ID)
             self._context.reply(call.call_id, response)
-        elif self._context.call_in_line(group, call):
+        elif self._context.lines.call_in_line(group, call):
             return
         elif group.incremental is not None and group.incremental.members:
             self._removals.leave(group, call, request)

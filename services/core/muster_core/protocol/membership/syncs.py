@@ -71,7 +71,7 @@ class Syncs:
         if group is None:
             context.refuse(call.call_id, error_code.UNKNOWN_MEMBER_ID, "there is no such group")
             return
-        if context.call_in_line(group, call):
+        if context.lines.call_in_line(group, call):
             return
         member_id = context.proven_id(group, request, call)
         fault = group.fault_of(member_id, request.group_instance_id, request.generation)
@@ -102,14 +102,14 @@ class Syncs:
         What comes for the group meanwhile waits in line. Should it change all the same, the call begins anew.
         """
         for _ in work:
-            self._context.go_on_later(group, call, partial(self._go_on, group, call, place, work))
+            self._context.lines.go_on_later(group, call, partial(self._go_on, group, call, place, work))
             return
 
     def _go_on(self, group: Group, call: Request, place: "_Place", work: Iterator[None]) -> None:
         if self._context.groups.get(group.group_id) is group and _place_of(group) == place:
             self._go_through(group, call, place, work)
         else:
-            self._context.route(call.call_id)
+            self._context.lines.route(call.call_id)
 
     def _park(self, group: Group, member: Member, call: Request) -> None:
         """Lets a member wait for its assignment."""

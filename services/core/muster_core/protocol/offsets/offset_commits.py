@@ -78,8 +78,8 @@ class OffsetCommits:
                 return
             self._store(call, request, None)
             return
-        context = self._context
-        in_line = context.commit_in_line if _is_of_a_member(group, request) else context.call_in_line
+        lines = self._context.lines
+        in_line = lines.commit_in_line if _is_of_a_member(group, request) else lines.call_in_line
         if in_line(group, call):
             return
         if group.incremental is not None or request.HasField("member_epoch"):

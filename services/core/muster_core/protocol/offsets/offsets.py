@@ -145,7 +145,7 @@ class Offsets:
         if group is None:
             self._context.refuse(call.call_id, error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
             return
-        if self._context.call_in_line(group, call):
+        if self._context.lines.call_in_line(group, call):
             return
         if group.members and group.protocol_type != CONSUMER:
             self._context.refuse(call.call_id, error_code.NON_EMPTY_GROUP, "the group has members")
@@ -183,7 +183,7 @@ class Offsets:
         """Looks on in the next turn where there are many, and then removes what is there."""
         for _ in looking:
             on = partial(self._look, group, call, looking, response, removed, records)
-            self._context.go_on_later(group, call, on)
+            self._context.lines.go_on_later(group, call, on)
             return
         answer = partial(self._deleted, group.group_id, call, response)
         if records:
@@ -213,7 +213,7 @@ class Offsets:
             for first in range(0, len(partitions) or 1, PORTION):
                 some = partitions[first : first + PORTION]
                 self._context.working_on = group
-                self._context.in_line(group, partial(self._expire_group, group, some))
+                self._context.lines.in_line(group, partial(self._expire_group, group, some))
                 looked_at += 1 + len(some)
                 if looked_at >= PORTION:
                     yield

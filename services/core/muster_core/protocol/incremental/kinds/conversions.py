@@ -81,7 +81,7 @@ class Conversions:
         if self._due.get(due.group_id) is due:
             del self._due[due.group_id]
             if (group := due.group) is not None:
-                self._context.in_line(group, partial(self._try, group))
+                self._context.lines.in_line(group, partial(self._try, group))
 
     def _try(self, group: Group) -> None:
         if self._context.groups.get(group.group_id) is not group:

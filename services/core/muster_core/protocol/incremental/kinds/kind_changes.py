@@ -48,7 +48,7 @@ class KindChanges:
             context.refuse(call.call_id, error_code.INVALID_REQUEST, _NO_KIND)
         elif group is None:
             context.refuse(call.call_id, error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
-        elif not context.call_in_line(group, call):
+        elif not context.lines.call_in_line(group, call):
             self._convert(group, call, request)
 
     def _convert(self, group: Group, call: Request, request: ConvertGroupRequest) -> None:
