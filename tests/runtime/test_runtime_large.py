@@ -9,7 +9,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc import large
 from muster_runtime.rpc.large import LARGE_BYTES, PARTS_MAX, UNCOUNTED_BYTES, Undecoded, read_message
-from muster_runtime.rpc.quotas.party import Connection
+from muster_runtime.rpc.quotas.connection import Connection
 from muster_runtime.rpc.quotas.work import WorkInHand
 from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted
 from muster_runtime.rpc.sizes import size_of

@@ -214,14 +214,14 @@ def test_a_calm_connection_has_its_share_of_what_others_use_up(quota: Quota) -> 
     calm = Connection(one)
 
     def take(connection: Connection) -> int:
-        return taken(lambda: one.take(quota, 1, clock.s, connection))
+        return taken(lambda: one.take(quota, 1, clock.s, connection.share_of))
 
     total = refused = 0
     for _ in range(100):
         clock.s += 0.1
         total += sum(map(take, broken))
         try:
-            one.take(quota, 1, clock.s, calm)
+            one.take(quota, 1, clock.s, calm.share_of)
             total += 1
         except ResourceExhausted:
             refused += 1

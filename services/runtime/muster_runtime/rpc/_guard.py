@@ -18,7 +18,7 @@ from muster_runtime.rpc.identity import current_identity
 from muster_runtime.rpc.identity._identity import serve_as
 from muster_runtime.rpc.identity.callers import Callers
 from muster_runtime.rpc.large import LARGE_BYTES, Undecoded
-from muster_runtime.rpc.quotas.party import current_connection
+from muster_runtime.rpc.quotas.connection import current_connection
 from muster_runtime.rpc.quotas.quotas import Quotas
 from muster_runtime.rpc.refusals import Refused, Unavailable, oversized, undecodable
 from muster_runtime.rpc.sizes import note_size, size_of

@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 
 from muster_runtime.loop_share import LoopShare
-from muster_runtime.rpc.quotas.party import Connection
+from muster_runtime.rpc.quotas.connection import Connection
 from muster_runtime.rpc.refusals import InvalidArgument, Violation, undecodable
 from muster_runtime.rpc.sizes import note_size
 

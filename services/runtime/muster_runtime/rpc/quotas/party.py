@@ -1,15 +1,11 @@
-"""Who calls, with what it has in use, and its connections."""
+"""Who calls, with what it has in use."""
 
-import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
-from contextvars import ContextVar
 from enum import Enum
 from typing import Final
 
 from muster_runtime.rpc.quotas.bucket import Bucket
-from muster_runtime.rpc.quotas.work import Decoding, WorkInHand
 from muster_runtime.rpc.refusals import ResourceExhausted
 
 BURST_S: Final = 5
@@ -18,7 +14,7 @@ BURST_S: Final = 5
 CREATION_BURST_S: Final = 100
 """New groups and changes of topics: how many seconds of them may be made at once."""
 
-_KEPT_S = 60.0
+KEPT_S = 60.0
 """How long a connection without calls keeps its share, in s, while its party is refused something."""
 
 _RETRY_MS = 1_000
@@ -69,11 +65,11 @@ _WORDS = {
 _CREATIONS = frozenset({Quota.NEW_GROUPS, Quota.TOPIC_CHANGES})
 _RATES = (Quota.CALLS, Quota.FRAMES, Quota.BYTES, Quota.COMMITS, Quota.PARTITIONS, *_CREATIONS, Quota.RESETS)
 
-_RESETS_OF_A_CONNECTION = 100
-"""A connection that gave up fewer calls is kept: of a slow server, all workers of a host give up some."""
-
 Refused = Callable[[Quota], None]
 """Called for each refusal."""
+
+ShareOf = Callable[[Quota, float, float], Bucket]
+"""What a connection may take of a rate: see `Connection.share_of`."""
 
 
 class Party:
@@ -133,11 +129,11 @@ class Party:
         """Gives it other limits from now on."""
         self.limits, self._ruled = limits, ruled
         for quota in _RATES:
-            bucket = _changed(self._buckets.pop(quota, None), limits, quota, self.now_s())
+            bucket = changed(self._buckets.pop(quota, None), limits, quota, self.now_s())
             if bucket is not None:
                 self._buckets[quota] = bucket
 
-    def take(self, quota: Quota, amount: int, now_s: float, connection: "Connection | None" = None) -> None:
+    def take(self, quota: Quota, amount: int, now_s: float, share_of: ShareOf | None = None) -> None:
         """Takes from a rate; where that is used up from the share that the connection has of it.
 
         Raises:
@@ -145,15 +141,15 @@ class Party:
         """
         bucket = self._buckets.get(quota)
         if bucket is not None and (wait_s := bucket.take(amount, now_s)):
-            if connection is not None:
-                share = connection.share_of(quota, bucket.rate_per_s / max(1, self.known), now_s)
+            if share_of is not None:
+                share = share_of(quota, bucket.rate_per_s / max(1, self.known), now_s)
                 wait_s = min(wait_s, share.take(amount, now_s))
             if wait_s:
                 raise self.refusal(quota, now_s, wait_s)
             bucket.owe(amount)
         self.taken[quota] += amount
 
-    def wait_s(self, quota: Quota, amount: int, now_s: float, connection: "Connection") -> float:
+    def wait_s(self, quota: Quota, amount: int, now_s: float, share_of: ShareOf) -> float:
         """Takes from a rate what was used already; what is above it, and above the connection's share, waits.
 
         Returns:
@@ -164,7 +160,7 @@ class Party:
         if bucket is None or not bucket.take(amount, now_s):
             return 0
         bucket.owe(amount)
-        share = connection.share_of(quota, bucket.rate_per_s / max(1, self.known), now_s)
+        share = share_of(quota, bucket.rate_per_s / max(1, self.known), now_s)
         if share.take(amount, now_s):
             share.owe(amount)
         wait_s = min(bucket.take(0, now_s), share.take(0, now_s))
@@ -218,7 +214,7 @@ class Party:
 
     def is_short(self, now_s: float) -> bool:
         """Whether it was refused something lately."""
-        return self.refused_at_s is not None and now_s - self.refused_at_s < _KEPT_S
+        return self.refused_at_s is not None and now_s - self.refused_at_s < KEPT_S
 
     def is_at_rest(self, now_s: float) -> bool:
         """Whether it uses nothing and has nothing to remember."""
@@ -231,10 +227,10 @@ def bucket_of(limits: Mapping[str, int], quota: Quota, now_s: float) -> Bucket |
     rate_per_s = limits.get(quota.value, 0)
     if not rate_per_s:
         return None
-    return Bucket(rate_per_s, rate_per_s * _burst_s(quota), now_s)
+    return Bucket(rate_per_s, rate_per_s * burst_s(quota), now_s)
 
 
-def _changed(before: Bucket | None, limits: Mapping[str, int], quota: Quota, now_s: float) -> Bucket | None:
+def changed(before: Bucket | None, limits: Mapping[str, int], quota: Quota, now_s: float) -> Bucket | None:
     """The bucket of a rate that had another one, or none."""
     after = bucket_of(limits, quota, now_s)
     if before is None or after is None:
@@ -243,283 +239,6 @@ def _changed(before: Bucket | None, limits: Mapping[str, int], quota: Quota, now
     return before
 
 
-def _burst_s(quota: Quota) -> int:
+def burst_s(quota: Quota) -> int:
+    """How many seconds of a rate may be asked for at once."""
     return CREATION_BURST_S if quota in _CREATIONS else BURST_S
-
-
-class Connection:
-    """A connection of a party, as far as it has open calls.
-
-    It has a share of what its party may ask for: where other connections have used all of that up, one that
-    asks for less than its share is served still.
-
-    Args:
-        party: who made it.
-        work: the large requests of the process.
-        decoding: its large messages that are not decoded yet.
-
-    Attributes:
-        open_calls: calls that have not ended.
-        resets: calls that were given up.
-        ended: whether it is being ended: what it still has waiting is not looked at.
-    """
-
-    __slots__ = (
-        "_began_s",
-        "_bytes",
-        "_calls",
-        "_decoding",
-        "_frames",
-        "_left_s",
-        "_partitions",
-        "_shares",
-        "_work",
-        "ended",
-        "open_calls",
-        "party",
-        "resets",
-    )
-
-    def __init__(
-        self, party: Party, work: WorkInHand | None = None, decoding: Decoding | None = None
-    ) -> None:
-        now_s = party.now_s()
-        self.party = party
-        self._work = WorkInHand() if work is None else work
-        self._decoding = Decoding(self._work.most_bytes) if decoding is None else decoding
-        self.open_calls = 0
-        self._began_s = self._left_s = now_s
-        self._shares: dict[Quota, Bucket] = {}
-        self.resets = 0
-        self.ended = False
-        self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
-        self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
-        self._frames = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
-        self._partitions = bucket_of(party.limits, Quota.CONNECTION_PARTITIONS, now_s)
-        party.known += 1
-
-    def change(self) -> None:
-        """Takes over its party's new limits."""
-        limits, now_s = self.party.limits, self.party.now_s()
-        self._calls = _changed(self._calls, limits, Quota.CONNECTION_CALLS, now_s)
-        self._bytes = _changed(self._bytes, limits, Quota.CONNECTION_BYTES, now_s)
-        self._frames = _changed(self._frames, limits, Quota.CONNECTION_CALLS, now_s)
-        self._partitions = _changed(self._partitions, limits, Quota.CONNECTION_PARTITIONS, now_s)
-
-    def forget(self) -> None:
-        """Leaves the known connections of its party."""
-        self.party.known -= 1
-
-    def share_of(self, quota: Quota, rate_per_s: float, now_s: float) -> Bucket:
-        """What it may take of a rate of its party, whatever the others take.
-
-        Args:
-            quota: the rate.
-            rate_per_s: its share of that, as of now.
-            now_s: the clock.
-        """
-        burst = max(1.0, rate_per_s * _burst_s(quota))
-        share = self._shares.get(quota)
-        if share is None:
-            left = min(max(1.0, rate_per_s), (now_s - self._began_s) * rate_per_s)
-            share = self._shares[quota] = Bucket(rate_per_s, burst, now_s, left)
-        share.change(rate_per_s, burst)
-        return share
-
-    def takes_frames(self, number: int) -> bool:
-        """Whether so many frames that are no calls are within its rate of calls, which they have besides."""
-        return self._frames is None or not self._frames.take(number, self.party.now_s())
-
-    def wait_for_frames_s(self, number: int) -> float:
-        """Counts so many frames that are no calls for its party; they are not refused.
-
-        Returns:
-            How long whoever sent them is not to be read, seconds: until the party, or this connection of its
-            share, has paid back what was too much.
-        """
-        return self.party.wait_s(Quota.FRAMES, number, self.party.now_s(), self)
-
-    def enter(self, task: "asyncio.Task[object]") -> None:
-        """Counts a call that begins: it is open until the current task, which serves it, has ended.
-
-        Raises:
-            ResourceExhausted: it is one too many.
-        """
-        party = self.party
-        limits = party.limits
-        now_s = party.now_s()
-        if not self.open_calls and 0 < limits["connections"] <= party.connections:
-            raise party.refusal(Quota.CONNECTIONS, now_s)
-        if 0 < limits["open_calls"] <= party.open_calls and self._has_its_share_of_calls():
-            raise party.refusal(Quota.OPEN_CALLS, now_s)
-        self._take_call(now_s)
-        if not self.open_calls:
-            party.connections += 1
-        self.open_calls += 1
-        party.open_calls += 1
-        task.add_done_callback(self._leave)
-
-    def _has_its_share_of_calls(self) -> bool:
-        """Whether it has as many open calls as each connection may have where the others have too many."""
-        party = self.party
-        limit = party.limits["open_calls"]
-        return self.open_calls * party.connections >= limit or party.open_calls >= 2 * limit
-
-    def _leave(self, _: object) -> None:
-        party = self.party
-        self.open_calls -= 1
-        party.open_calls -= 1
-        if not self.open_calls:
-            party.connections -= 1
-            self._left_s = party.now_s()
-
-    def reset(self) -> bool:
-        """Counts a call that its caller gave up before it was answered.
-
-        Returns:
-            Whether to end the connection: its caller gives up too many calls, and many of them on this one.
-            Of one that is being ended it is said again with each hundred, should it go on.
-        """
-        self.resets += 1
-        if self.ended:
-            return self.resets % _RESETS_OF_A_CONNECTION == 0
-        try:
-            self.party.take(Quota.RESETS, 1, self.party.now_s(), self)
-        except ResourceExhausted:
-            return self.resets >= _RESETS_OF_A_CONNECTION
-        return False
-
-    def take_request(self, size_bytes: int) -> None:
-        """Counts a call that begins on a stream.
-
-        Raises:
-            ResourceExhausted: it is one too many, or too large with those before.
-        """
-        now_s = self.party.now_s()
-        self._take_call(now_s)
-        self._take_bytes(size_bytes, now_s)
-
-    def _take_call(self, now_s: float) -> None:
-        calls = self._calls
-        if calls is not None and (wait_s := calls.take(1, now_s)):
-            raise self.party.refusal(Quota.CONNECTION_CALLS, now_s, wait_s)
-        self.party.take(Quota.CALLS, 1, now_s, self)
-
-    def take_bytes(self, size_bytes: int) -> None:
-        """Counts the request of a unary call.
-
-        Raises:
-            ResourceExhausted: it is too much, with those before.
-        """
-        self._take_bytes(size_bytes, self.party.now_s())
-
-    def _take_bytes(self, size_bytes: int, now_s: float) -> None:
-        room = self._bytes
-        if room is not None and (wait_s := room.take(size_bytes, now_s)):
-            raise self.party.refusal(Quota.CONNECTION_BYTES, now_s, wait_s)
-        self.party.take(Quota.BYTES, size_bytes, now_s, self)
-
-    def take_partitions(self, number: int) -> None:
-        """Counts the partitions that a call names.
-
-        Raises:
-            ResourceExhausted: they are too many, with those before.
-        """
-        now_s = self.party.now_s()
-        room = self._partitions
-        if room is not None and (wait_s := room.take(number, now_s)):
-            raise self.party.refusal(Quota.CONNECTION_PARTITIONS, now_s, wait_s)
-        self.party.take(Quota.PARTITIONS, number, now_s, self)
-
-    def owe_partitions(self, number: int) -> None:
-        """Counts partitions of a call that is refused because it names more than any may.
-
-        To decode it took long, whether there was room for them or not: see `check_decoding`.
-        """
-        now_s = self.party.now_s()
-        if self._partitions is not None:
-            self._partitions.take(0, now_s)
-            self._partitions.owe(number)
-        self.party.owe(Quota.PARTITIONS, number, now_s)
-
-    def check_decoding(self) -> None:
-        """Whether a large message may be decoded, which takes long where it has a million parts.
-
-        Raises:
-            ResourceExhausted: the calls of this connection, or of its caller, named so many that it owes more
-                than it may ask for at once; nobody does whose calls are in order.
-        """
-        now_s = self.party.now_s()
-        if self._partitions is not None and (wait_s := self._partitions.deep_debt_s(now_s)):
-            raise self.party.refusal(Quota.CONNECTION_PARTITIONS, now_s, wait_s)
-        self.party.check_debt(Quota.PARTITIONS, now_s)
-
-    def turn_to_decode(self) -> AbstractAsyncContextManager[None]:
-        """Waits until nobody decodes a large message, callers in turn, and holds that for the block."""
-        return self._decoding.turns.turn(self.party.name)
-
-    def begin_waiting(self, size_bytes: int) -> int:
-        """Counts a message of a stream until it is decoded; returns the argument for `end_waiting`.
-
-        Raises:
-            ResourceExhausted: it is too large beside those that wait.
-        """
-        return self._decoding.waiting.begin(self.party.name, size_bytes)
-
-    def end_waiting(self, counted_bytes: int) -> None:
-        """Counts a message no longer: it is decoded, or nobody reads it."""
-        self._decoding.waiting.end(self.party.name, counted_bytes)
-
-    def begin_work(self, size_bytes: int) -> int:
-        """Counts a request that is worked on from now on; returns the argument for `end_work`.
-
-        Raises:
-            ResourceExhausted: it is too large beside those that are worked on.
-        """
-        return self._work.begin(self.party.name, size_bytes)
-
-    def end_work(self, counted_bytes: int) -> None:
-        """Counts a request no longer: it was answered, or given up."""
-        self._work.end(self.party.name, counted_bytes)
-
-    def take(self, quota: Quota, amount: int = 1) -> None:
-        """Takes from a rate of its party.
-
-        Raises:
-            ResourceExhausted: it is used up.
-        """
-        self.party.take(quota, amount, self.party.now_s(), self)
-
-    def open_stream(self) -> None:
-        """Counts a session stream that begins; `close_stream` ends it.
-
-        Raises:
-            ResourceExhausted: it is one too many.
-        """
-        if 0 < self.party.limits["streams"] <= self.party.streams:
-            raise self.party.refusal(Quota.STREAMS, self.party.now_s())
-        self.party.streams += 1
-
-    def close_stream(self) -> None:
-        """Counts a session stream no longer."""
-        self.party.streams -= 1
-
-    def is_at_rest(self, now_s: float) -> bool:
-        """Whether it has no open call and nothing to remember, and its share is of no use now."""
-        if self.party.is_short(now_s) and now_s - self._left_s < _KEPT_S:
-            return False
-        buckets = (self._calls, self._bytes, self._frames, self._partitions)
-        return not self.open_calls and all(one is None or one.is_full(now_s) for one in buckets)
-
-
-_current: ContextVar[Connection | None] = ContextVar("muster_connection", default=None)
-
-
-def current_connection() -> Connection | None:
-    """The connection of the call that this code serves; None: it has no quotas."""
-    return _current.get()
-
-
-def serve_on(connection: Connection) -> None:
-    """Makes a connection that of the call whose task this is."""
-    _current.set(connection)

@@ -12,7 +12,8 @@ import structlog
 from muster_runtime import clock
 from muster_runtime.logs import Seldom
 from muster_runtime.rpc.identity import current_identity
-from muster_runtime.rpc.quotas.party import Connection, Party, Quota, serve_on
+from muster_runtime.rpc.quotas.connection import Connection, serve_on
+from muster_runtime.rpc.quotas.party import Party, Quota
 from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.quotas.totals import Total, Totals
