@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
@@ -18,9 +19,8 @@ _SHORT_PIECE_BYTES = 1 << 16
 _LONG_PIECE_BYTES = 1 << 18
 """After a longer piece the next one has half as many parts, after a short one twice as many."""
 
-_SLICE_PARTS = 4_096
-_SLICE_BYTES = 1 << 21
-"""After more than these the loop is left to others: about two milliseconds."""
+_SLICE_S = 0.002
+"""After longer of it the loop is left to others."""
 
 _FEW: Mapping[type[Any], int] = {
     coordinator_pb2.OffsetFetchResponse: PIECE_PARTS,
@@ -71,11 +71,11 @@ async def in_pieces(answer: Message, share: LoopShare) -> list[bytes]:
         The answer, in pieces.
     """
     pieces: list[bytes] = []
-    await _encode(answer, pieces, _Slices(share))
+    await _encode(answer, pieces, share)
     return pieces
 
 
-async def _encode(message: Message, pieces: list[bytes], slices: "_Slices") -> None:
+async def _encode(message: Message, pieces: list[bytes], share: LoopShare) -> None:
     """Adds a message, encoded, at the end of what there is."""
     kind = type(message)
     rest, divided = kind(), []
@@ -88,40 +88,32 @@ async def _encode(message: Message, pieces: list[bytes], slices: "_Slices") -> N
             getattr(rest, field.name).CopyFrom(content)
     pieces.append(rest.SerializeToString())
     for field, parts in divided:
-        if _has_parts(field.message_type):
-            for part in parts:
-                of_part: list[bytes] = []
-                await _encode(part, of_part, slices)
-                pieces += (header(field.number, sum(map(len, of_part))), *of_part)
-                await slices.did(1, len(of_part[0]))
-            continue
-        begin, at_once = 0, _FIRST_PIECE_PARTS
+        may_be_large = _has_parts(field.message_type)
+        begin, at_once = 0, 1 if may_be_large else _FIRST_PIECE_PARTS
         while begin < len(parts):
-            some = kind()
-            getattr(some, field.name).extend(parts[begin : begin + at_once])
-            pieces.append(some.SerializeToString())
-            begin += at_once
-            await slices.did(at_once, len(pieces[-1]))
-            if len(pieces[-1]) > _LONG_PIECE_BYTES:
-                at_once = max(1, at_once // 2)
-            elif len(pieces[-1]) < _SHORT_PIECE_BYTES:
-                at_once = min(PIECE_PARTS, at_once * 2)
+            some = parts[begin : begin + at_once]
+            if may_be_large:
+                some = list(takewhile(_has_few_parts, some))
+            if some:
+                together = kind()
+                getattr(together, field.name).extend(some)
+                pieces.append(together.SerializeToString())
+                begin += len(some)
+                if len(pieces[-1]) > _LONG_PIECE_BYTES:
+                    at_once = max(1, at_once // 2)
+                elif len(pieces[-1]) < _SHORT_PIECE_BYTES:
+                    at_once = min(PIECE_PARTS, at_once * 2)
+            else:
+                of_part: list[bytes] = []
+                await _encode(parts[begin], of_part, share)
+                pieces += (header(field.number, sum(map(len, of_part))), *of_part)
+                begin += 1
+            if share.taken_s >= _SLICE_S:
+                await share.rest()
 
 
-class _Slices:
-    """Leaves the loop to others after each slice of the work."""
-
-    def __init__(self, share: LoopShare) -> None:
-        self._share = share
-        self._parts = self._size_bytes = 0
-
-    async def did(self, parts: int, size_bytes: int) -> None:
-        """Counts what was encoded."""
-        self._parts += parts
-        self._size_bytes += size_bytes
-        if self._parts >= _SLICE_PARTS or self._size_bytes >= _SLICE_BYTES:
-            await self._share.rest()
-            self._parts = self._size_bytes = 0
+def _has_few_parts(message: Message) -> bool:
+    return _more_parts_than(_FIRST_PIECE_PARTS, message) >= 0
 
 
 @lru_cache
