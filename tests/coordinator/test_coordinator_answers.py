@@ -1,7 +1,7 @@
 """Answers that may be large: in pages, bounded, and in steps between which others have their turn."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Any
@@ -222,7 +222,7 @@ async def test_a_list_that_is_too_long_is_refused_and_comes_in_pages(caller: Cal
 class Scripted:
     """Shards that answer by a script; those in `stuck` never become ready."""
 
-    def __init__(self, answer: Ask, stuck: Collection[int] = ()) -> None:
+    def __init__(self, answer: Callable[..., Any], stuck: Collection[int] = ()) -> None:
         self._answer = answer
         self._stuck = stuck
         self.reached: list[int] = []
@@ -251,7 +251,7 @@ def endless(turns: list[int]) -> Answers:
     return Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
 
 
-def all_of_one(groups: int, host: list[str]) -> Ask:
+def all_of_one(groups: int, host: list[str]) -> Callable[..., Any]:
     """A shard with so many groups; notes who asks it."""
     names = [f"g{number:05}" for number in range(groups)]
 
@@ -400,7 +400,7 @@ async def test_leaders_that_ask_again_for_much_metadata_take_turns(
 async def test_large_answers_are_built_one_at_a_time() -> None:
     asked: list[str] = []
 
-    def at_shard(request: GroupRequest, host: str) -> Any:
+    def at_shard(request: GroupRequest, host: str, _: object) -> Any:
         asked.append(host)
         return coordinator_pb2.DescribeGroupsResponse(groups=[coordinator_pb2.DescribeGroupsResponse.Group()])
 
@@ -437,7 +437,7 @@ async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_a
     """Also where hundreds come in one turn, and fetches of more than a few partitions."""
     built = 0
 
-    def at_shard(request: GroupRequest, _: str) -> Any:
+    def at_shard(request: GroupRequest, *_: object) -> Any:
         nonlocal built
         built += 1
         if isinstance(request, coordinator_pb2.GroupHistoryRequest):

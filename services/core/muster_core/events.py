@@ -101,6 +101,18 @@ class StreamPlace(NamedTuple):
     knows_unsure: bool = False
 
 
+class MemberRange(NamedTuple):
+    """Some of a group's members, by their ids.
+
+    Attributes:
+        after: those with greater ids.
+        limit: so many of them, at most.
+    """
+
+    after: str
+    limit: int
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A call.
@@ -115,6 +127,7 @@ class Request:
         is_operator: of a LeaveGroup: whether the caller may put members of others out; None: nobody says who
             may.
         place: of a heartbeat of a member of an incremental group: the stream that it came by; None: by none.
+        shown: of a DescribeGroups: which members of classic groups are described; None: all.
     """
 
     call_id: int
@@ -124,6 +137,7 @@ class Request:
     identity: str = ""
     is_operator: bool | None = None
     place: StreamPlace | None = None
+    shown: MemberRange | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Protocol
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
-from muster_core.events import GroupRequest, GroupResponse
+from muster_core.events import GroupRequest, GroupResponse, MemberRange
 from muster_core.sharding import shard_of
+from muster_core.state.group import CONSUMER
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -36,13 +39,11 @@ STEP_PARTITIONS = 1_000
 SMALL_PARTITIONS = 100
 STEP_GROUPS = 1_000
 _WHOLE_GROUPS_AT_ONCE = 10
+_STEP_MEMBERS = 500
+_BEGUN_MOST = 3
 _PAGE_BYTES = 1 << 18
 _CUT_S = 0.005
 """After so long of cutting a request into steps the loop is left to others."""
-
-Ask = Callable[[GroupRequest, str], Any]
-"""Answers a call that concerns one shard, which was reached: it waits for nothing any more."""
-
 
 _DESCRIBED: Mapping[
     type[Any], type[coordinator_pb2.DescribeGroupsResponse | ConsumerGroupDescribeResponse]
@@ -50,6 +51,14 @@ _DESCRIBED: Mapping[
     coordinator_pb2.DescribeGroupsRequest: coordinator_pb2.DescribeGroupsResponse,
     ConsumerGroupDescribeRequest: ConsumerGroupDescribeResponse,
 }
+
+
+class Ask(Protocol):
+    """Answers a call that concerns one shard, which was reached: it waits for nothing any more."""
+
+    def __call__(self, request: GroupRequest, host: str, shown: MemberRange | None = None, /) -> Any:
+        """Answers it; `shown` as in `muster_core.events.Request`."""
+        ...
 
 
 class Shards(Protocol):
@@ -129,11 +138,11 @@ class Answers:
         async with self._one_at_a_time.turn(host):
             share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
-                part = asks[number](type(request)(group_ids=[group_id]), host)
+                ask = partial(asks[number], type(request)(group_ids=[group_id]), host)
+                group = groups.add()  # it is filled in place: to put it there later copies all of it
+                await _describe(ask, group, share)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
-                    budget.take(part)
-                groups.extend(part.groups)
-                await share.rest()
+                    budget.take(group)
         return answer
 
     async def history(
@@ -257,6 +266,41 @@ class _Budget:
         if self._left_bytes < 0:
             text = f"the answer would be larger than {self._max_bytes:,} bytes: ask for less, or for pages"
             raise InvalidArgument([Violation(self._field, text)])
+
+
+async def _describe(ask: Callable[[MemberRange | None], Any], answer: Any, share: LoopShare) -> None:
+    """Fills a group of an answer: a classic one some members at a time, as of one generation and one state.
+
+    Where another one has begun meanwhile, all is asked for again; in the end at a stretch.
+    """
+    shown = MemberRange("", _STEP_MEMBERS)
+    for _ in range(_BEGUN_MOST):
+        if await _describe_in_steps(ask, answer, shown, share):
+            return
+    answer.CopyFrom(ask(None).groups[0])
+    await share.rest()
+
+
+async def _describe_in_steps(
+    ask: Callable[[MemberRange | None], Any], answer: Any, shown: MemberRange, share: LoopShare
+) -> bool:
+    """Returns whether all of it is as of one generation and one state."""
+    part = ask(shown).groups[0]
+    answer.CopyFrom(part)
+    await share.rest()
+    while isinstance(part, DescribeGroupsResponse.Group) and part.type != CONSUMER:
+        if len(part.members) < shown.limit:
+            break
+        part = ask(shown._replace(after=part.members[-1].member_id)).groups[0]
+        if _phase_of(part) != _phase_of(answer):
+            return False
+        answer.members.extend(part.members)
+        await share.rest()
+    return True
+
+
+def _phase_of(group: DescribeGroupsResponse.Group) -> tuple[Any, ...]:
+    return group.type, group.state, group.generation, group.shard_epoch, group.error_code
 
 
 def _seen(

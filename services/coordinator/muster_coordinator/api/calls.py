@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from muster_core import error_code
-from muster_core.events import GroupRequest, GroupResponse, group_of
+from muster_core.events import GroupRequest, GroupResponse, MemberRange, group_of
 from muster_core.protocol.responses import refusal
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
@@ -301,7 +301,9 @@ class Calls:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
         return self._not_here(shard_of(request.group_id, cluster.shard_count), request, "")
 
-    def _not_here(self, number: int, request: GroupRequest, _host: str) -> GroupResponse:
+    def _not_here(
+        self, number: int, request: GroupRequest, _host: str, _shown: MemberRange | None = None
+    ) -> GroupResponse:
         owner = self._ownership.owner_elsewhere(number)
         if owner is None or not owner.node_id:
             epoch = 0 if owner is None else owner.shard_epoch

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 import grpc
@@ -44,6 +45,9 @@ _FRAME_S = 0.000_2
 _FRAME_BYTES = 8 << 10
 """So many bytes take as long to read as one more frame."""
 _LONGEST_PAUSE_S = 0.2
+
+_UNPARKED_AT_ONCE = 64
+"""About a millisecond."""
 
 _HEARTBEAT = "heartbeat"
 _OF_INCREMENTAL_MEMBER = "consumer_group_heartbeat"
@@ -137,6 +141,8 @@ class StreamCalls:
         self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
         self._working: dict[int, int] = {}
         self._ends: dict[int, Ended] = {}
+        self._given_up: dict[int, tuple[OwnedShard, int]] = {}
+        self._unparking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """Number of open calls."""
@@ -243,18 +249,44 @@ class StreamCalls:
             self._over_quota += 1
             raise
 
-    def cancel(self) -> None:
-        """The client is gone: its calls are un-parked. Those that the trail tells of go on (ACC-08)."""
+    def cancel(self, then: Callable[[], None]) -> None:
+        """The client is gone: its calls are un-parked. Those that the trail tells of go on (ACC-08).
+
+        Many are un-parked some at a time, in the turns of their host (LIM-68).
+
+        Args:
+            then: called when none is parked any more, now or later.
+        """
         calls, self._open = self._open, {}
         while self._ends:
             end_later(self._ends.popitem()[1])
         for call_id in (*self._working,):
             self._end_work(call_id)
         self._watch.cancel()
-        for handle in calls.values():
+        for call_id, handle in calls.items():
             if isinstance(handle, asyncio.Task):
                 handle.cancel()
             elif handle is not None:
+                self._given_up[call_id] = handle
+        if len(self._given_up) > _UNPARKED_AT_ONCE:
+            self._unparking = asyncio.get_running_loop().create_task(self._unpark_all(then))
+        else:
+            self._unpark_some()
+            then()
+
+    async def _unpark_all(self, then: Callable[[], None]) -> None:
+        turn = self._calls.loop_turn
+        while self._given_up:
+            if turn.is_over(self._host):
+                await turn.another(self._host)
+            began_s = turn.now_s()
+            self._unpark_some()
+            turn.took(self._host, turn.now_s() - began_s)
+        then()
+
+    def _unpark_some(self) -> None:
+        for call_id in (*islice(self._given_up, _UNPARKED_AT_ONCE),):
+            if (handle := self._given_up.pop(call_id, None)) is not None:  # one may end another
                 shard, number = handle
                 shard.abandon(number)
 
@@ -316,8 +348,9 @@ class StreamCalls:
         self, call_id: int, kind: str, response: GroupResponse, message: bytes | None = None
     ) -> None:
         """Sends an answer; it is encoded here unless the message of the stream with it is given."""
-        if call_id not in self._open:
-            return  # the client has closed the stream
+        if call_id not in self._open:  # the client has closed the stream
+            self._given_up.pop(call_id, None)
+            return
         self._watch.answered(call_id, response)
         body = b"" if message is not None else response.SerializeToString()
         if len(body) > LARGE_BYTES:

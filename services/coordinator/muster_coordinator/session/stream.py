@@ -217,7 +217,10 @@ class SessionStream:
         if self._left:
             return
         self._left = True
-        self._calls.cancel()
+        self._calls.cancel(self._leave_members)
+
+    def _leave_members(self) -> None:
+        """Ends what its members have with it: after their calls, which would be signs of life."""
         if self._ended:
             self.broken(suspect=False)
         elif self.members:

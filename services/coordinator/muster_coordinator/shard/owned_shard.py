@@ -14,6 +14,7 @@ from muster_core.events import (
     Event,
     GroupRequest,
     GroupResponse,
+    MemberRange,
     Push,
     StreamPlace,
     Suspend,
@@ -215,7 +216,7 @@ class OwnedShard:
                 return refused
         return await self._ask(message, host)
 
-    async def reach(self, *, barrier: bool) -> Callable[[GroupRequest, str], GroupResponse]:
+    async def reach(self, *, barrier: bool) -> Callable[..., GroupResponse]:
         """Waits until it can answer what is only read, or is known not to.
 
         Args:
@@ -228,14 +229,16 @@ class OwnedShard:
         confirmed = not barrier or (self._may_answer and await self._confirmed())
         return partial(self._read, confirmed=confirmed)
 
-    def _read(self, message: GroupRequest, host: str, *, confirmed: bool) -> GroupResponse:
+    def _read(
+        self, message: GroupRequest, host: str, shown: MemberRange | None = None, *, confirmed: bool
+    ) -> GroupResponse:
         refused = self._refused(message)
         if refused is None and not confirmed:
             refused = self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER)
         if refused is not None:
             return refused
         answers: list[GroupResponse] = []
-        self.start(message, host, answers.append)
+        self.start(message, host, answers.append, shown=shown)
         return answers[0]
 
     async def settled(self) -> None:
@@ -246,7 +249,12 @@ class OwnedShard:
             await self._wait_phase(self._shared.handoff_wait_ms)
 
     def start(
-        self, message: GroupRequest, host: str, answered: Sink, place: StreamPlace | None = None
+        self,
+        message: GroupRequest,
+        host: str,
+        answered: Sink,
+        place: StreamPlace | None = None,
+        shown: MemberRange | None = None,
     ) -> int | None:
         """Starts a call that needs no barrier, without waiting for a load or a hand-over to end.
 
@@ -255,6 +263,7 @@ class OwnedShard:
             host: address of the caller.
             answered: called with the answer, now or later, before the news of that turn.
             place: as in `Request`.
+            shown: as in `Request`.
 
         Returns:
             What `abandon` takes; None: it was answered.
@@ -264,7 +273,7 @@ class OwnedShard:
             refused = self._refused(message)
             answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
-        return served.start(message, host, now, answered, place)
+        return served.start(message, host, now, answered, place, shown)
 
     def abandon(self, call_id: int) -> None:
         """The caller of an open call is gone: the call is not answered any more."""

@@ -16,6 +16,7 @@ from muster_core.events import (
     Event,
     GroupRequest,
     GroupResponse,
+    MemberRange,
     Push,
     Request,
     Resume,
@@ -218,6 +219,7 @@ class ServedShard:
         now: Now,
         answered: Sink,
         place: StreamPlace | None = None,
+        shown: MemberRange | None = None,
     ) -> int | None:
         """Starts a call. The lease must be held.
 
@@ -227,6 +229,7 @@ class ServedShard:
             now: the time.
             answered: called with the answer, now or later, before the news of that turn.
             place: as in `Request`.
+            shown: as in `Request`.
 
         Returns:
             What `abandon` takes; None: it was answered.
@@ -240,7 +243,7 @@ class ServedShard:
         elif isinstance(message, coordinator_pb2.LeaveGroupRequest):
             is_operator = self._is_operator(message.group_id)
         identity = current_identity().name
-        self._turn(Request(call_id, message, host, draw, identity, is_operator, place), now)
+        self._turn(Request(call_id, message, host, draw, identity, is_operator, place, shown), now)
         return call_id if call_id in self._calls else None
 
     def abandon(self, call_id: int) -> None:

@@ -19,7 +19,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
-from muster_core.events import Request
+from muster_core.events import MemberRange, Request
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
@@ -84,18 +84,22 @@ class Queries:
             elif group is None:
                 answer.state = GROUP_STATE_DEAD
             else:
-                self._describe_any(group, answer)
+                self._describe_any(group, answer, call.shown)
         self._context.reply(call.call_id, response)
 
-    def _describe_any(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
+    def _describe_any(
+        self, group: Group, answer: DescribeGroupsResponse.Group, shown: MemberRange | None
+    ) -> None:
         if is_any_set(group.settings):
             answer.settings.CopyFrom(group.settings)
         if (incremental := _incremental(group)) is not None:
             self._descriptions.describe_as_any(group, incremental, answer)
         else:
-            self._describe(group, answer)
+            self._describe(group, answer, shown)
 
-    def _describe(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
+    def _describe(
+        self, group: Group, answer: DescribeGroupsResponse.Group, shown: MemberRange | None
+    ) -> None:
         is_stable = group.state is GroupState.STABLE
         answer.type = _CLASSIC
         answer.state = group.state.proto
@@ -106,7 +110,7 @@ class Queries:
         answer.state_since_ms = group.state_since_ms
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
-        for _, member in sorted(group.members.items()):
+        for member in _in_order(group, shown):
             kept = member.kept_tokens[:KEPT_TOKENS_MAX]
             answer.members.add(
                 member_id=member.member_id,
@@ -242,6 +246,15 @@ class Queries:
             record = self._offsets.group_tombstone(group, "deleted")
             done = partial(deletion.settle, group.group_id, error_code.NONE)
             self._context.append([record], done, holds=group, calls=[deletion.call_id])
+
+
+def _in_order(group: Group, shown: MemberRange | None) -> list[Member]:
+    """The members of a classic group, or some, by their ids."""
+    if shown is None:
+        ids = sorted(group.members)
+    else:
+        ids = sorted(member_id for member_id in group.members if member_id > shown.after)[: shown.limit]
+    return [group.members[member_id] for member_id in ids]
 
 
 def _incremental(group: Group) -> IncrementalGroup | None:

@@ -1,0 +1,124 @@
+"""Large classic groups are described some members at a time, and as of one generation (LIM-68)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from coordinator.test_coordinator_answers import MIB, Scripted
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
+from muster_coordinator.api import answers as module
+from muster_coordinator.api.answers import Answers
+from muster_coordinator.api.rights import Rights
+from muster_core import error_code
+from muster_core.events import GroupRequest, MemberRange, Request
+from muster_protos.muster.v1.coordinator_pb2 import (
+    GROUP_STATE_COMPLETING_REBALANCE,
+    GROUP_STATE_PREPARING_REBALANCE,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from muster_runtime.loop_share import LoopShare
+from muster_runtime.rpc.access.access import Access
+
+STEP = 5
+LAST_CALL = 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STEP_MEMBERS", STEP)
+
+
+class Described:
+    """A shard that describes, and what happens between its answers."""
+
+    def __init__(self, members: int) -> None:
+        self.cluster = VirtualShard()
+        self.members = [VirtualMember(self.cluster, f"m{number}").join() for number in range(members)]
+        self.sizes: list[int] = []
+        self.between: Callable[[], object] = lambda: None
+
+    def answer(self, request: GroupRequest, _: str = "", shown: MemberRange | None = None) -> Any:
+        call_id = LAST_CALL + len(self.sizes)
+        self.cluster.feed(Request(call_id, request, shown=shown))
+        answer = self.cluster.answer(call_id)
+        assert isinstance(answer, DescribeGroupsResponse)
+        self.sizes.append(len(answer.groups[0].members))
+        return answer
+
+    async def described(self) -> DescribeGroupsResponse.Group:
+        answers = Answers(Scripted(self.answer), {}, MIB, Rights(Access()))
+        answer = await answers.describe(DescribeGroupsRequest(group_ids=["g"]), 1, "")
+        assert isinstance(answer, DescribeGroupsResponse)
+        (group,) = answer.groups
+        return group
+
+    def whole(self) -> DescribeGroupsResponse.Group:
+        group: DescribeGroupsResponse.Group = self.answer(DescribeGroupsRequest(group_ids=["g"])).groups[0]
+        return group
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens when the loop is left to others, once each."""
+    happens: list[Callable[[], object]] = []
+
+    async def rest(_: LoopShare) -> None:
+        if happens:
+            happens.pop(0)()
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    return happens
+
+
+@pytest.mark.parametrize(
+    ("members", "sizes"), [(0, [0]), (1, [1]), (4, [4]), (5, [5, 0]), (6, [5, 1]), (12, [5, 5, 2])]
+)
+async def test_it_is_all_there_in_order_whatever_the_steps(members: int, sizes: list[int]) -> None:
+    shard = Described(members)
+    group = await shard.described()
+    assert shard.sizes == sizes
+    assert group == shard.whole()
+    assert len({member.member_id for member in group.members}) == members
+
+
+async def test_where_a_generation_ends_meanwhile_it_is_described_once_more(
+    between: list[Callable[[], object]],
+) -> None:
+    shard = Described(12)
+    shard.cluster.advance(10_000)
+    before = shard.whole()
+    assert before.state == GROUP_STATE_COMPLETING_REBALANCE
+    between += [lambda: None, lambda: VirtualMember(shard.cluster, "late").join()]
+    group = await shard.described()
+    assert group == shard.whole()
+    assert group.state == GROUP_STATE_PREPARING_REBALANCE
+    assert len(group.members) == 13
+
+
+async def test_where_it_never_keeps_still_it_is_described_at_a_stretch(
+    between: list[Callable[[], object]],
+) -> None:
+    shard = Described(12)
+    group = shard.cluster.shard.groups["g"]
+
+    def another() -> None:
+        group.generation += 1
+
+    between += [another] * 100
+    described = await shard.described()
+    assert len(described.members) == 12
+    assert shard.sizes[-1] == 12
+    assert len(shard.sizes) == 2 * module._BEGUN_MOST + 1
+
+
+async def test_a_shard_that_is_lost_meanwhile_answers_so(between: list[Callable[[], object]]) -> None:
+    shard = Described(12)
+    lost = DescribeGroupsResponse()
+    lost.groups.add(group_id="g", error_code=error_code.NOT_COORDINATOR)
+
+    told: list[Callable[..., Any]] = [shard.answer]
+    between.append(lambda: told.append(lambda *_: lost))
+    answers = Answers(Scripted(lambda *asked: told[-1](*asked)), {}, MIB, Rights(Access()))
+    assert await answers.describe(DescribeGroupsRequest(group_ids=["g"]), 1, "") == lost
+    assert shard.sizes == [STEP]
