@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cl
 from kit.waiting import killed, until
 from metadata.test_metadata_leases import Holder
 from muster_core.position import NOWHERE, Position
-from muster_metadata.log.reading import Wanted
+from muster_metadata.log.reading import PAGE_BYTES, Wanted
 from muster_metadata.log.states import Held
 from muster_metadata.log.verdicts import OK
 from muster_metadata.nodes import keys
@@ -486,6 +487,34 @@ async def test_a_load_ends_where_large_records_stand_together(tmp_path: Path) ->
         assert max(sizes) < 9 << 20
         assert max(sizes[1:]) < 6 << 20
         assert max(map(len, pages)) > 8
+
+
+async def test_a_read_of_all_of_a_log_has_pages_of_some_megabytes_whatever_came_before(
+    tmp_path: Path,
+) -> None:
+    """After a thousand small records a page had a thousand large ones: gigabytes for one call."""
+    async with metadata_cluster(tmp_path, 1, fsync="no") as cluster:
+        writer = Writer(0)
+        await writer.own(cluster[0])
+        await writer.append(cluster[0], *(b"w:%d" % number for number in range(600)))
+        await write(cluster, writer, 16, size=1 << 20)
+        await write(cluster, writer, 1)
+        read = cluster[0].server.metadata.reader.read
+        whole = Wanted(0, Position(0, 0))
+        pages = [page.entries async for page in read(whole)]
+        largest = max(sum(len(entry.record) for entry in entries) for entries in pages)
+        assert PAGE_BYTES <= largest < PAGE_BYTES + (2 << 20)
+        assert max(map(len, pages)) > 100
+        entries = [entry for page in pages for entry in page]
+        assert len(entries) >= 617
+        load = replace(whole, snapshot=True)
+        assert load.is_load
+        assert [entry async for page in read(load) for entry in page.entries] == entries
+        for other in (
+            replace(load, without=frozenset((Position(1, 1),))),
+            replace(load, first=Position(1, 2)),
+        ):
+            assert not other.is_load
 
 
 async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ async def test_reads_that_come_together_are_shared_by_the_nodes(
         asked[node.bulk] += 1
         return asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(Node, "page", unanswered)
+    monkeypatch.setattr(Node, "entries", unanswered)
     monkeypatch.setattr(NodeConnection, "unanswered", property(lambda connection: asked[connection]))
     reads = []
     for count in range(1, 5):

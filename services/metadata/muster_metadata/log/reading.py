@@ -58,6 +58,11 @@ class Wanted:
     without: frozenset[Position] = frozenset()
     after_hash: bytes = b""
 
+    @property
+    def is_load(self) -> bool:
+        """Whether no more is read than a shard has after a snapshot; else it may be all of a log."""
+        return self.epoch > 0 or (self.snapshot and not self.without and not self.first.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadPage:
@@ -197,20 +202,20 @@ class LogReader:
         cursor = _begin(wanted, plan, found)
         while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]
-            asked = (wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
             if wanted.first <= plan.last:
                 await room.begin()
-            answer, cursor.pending = cursor.pending or source.page(*asked), None
+            answer, cursor.pending = cursor.pending or _ask(source, wanted, plan, cursor), None
             reply = await answer
             if reply.status is not Status.OK:
                 cursor.unsure = True
                 cursor.sources.pop(0)
                 continue
-            if not reply.values[0] and wanted.first > plan.last:
+            rows = reply.values[0] if wanted.is_load else reply.values
+            if not rows and wanted.first > plan.last:
                 yield ReadPage(verdicts.OK, (), plan.acknowledged)
                 return
             try:
-                runs = _sound(reply.values[0], cursor, plan)
+                runs = _sound(rows, cursor, plan)
             except Malformed as error:
                 if await self._trimmed(source, wanted.shard, cursor.expected):
                     yield ReadPage(_TRIMMED)
@@ -222,10 +227,10 @@ class LogReader:
             done = end.position >= plan.last
             if not done and room.may_read_ahead():
                 # The next page is on its way while this one is sent.
-                cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
+                cursor.pending = _ask(source, wanted, plan, cursor)
             upto = None if found is None else found.upto
             page = ReadPage(verdicts.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
-            del answer, reply, runs
+            del answer, reply, rows, runs
             yield page
             del page
             if done:
@@ -344,6 +349,14 @@ def _has(state: Inspected, wanted: Wanted, plan: _Plan) -> bool:
         mine = (state.epoch, state.nonce) == (wanted.epoch, wanted.nonce)
         return mine and state.end.position >= plan.last
     return state.acknowledged >= plan.acknowledged
+
+
+def _ask(source: Node, wanted: Wanted, plan: _Plan, cursor: _Cursor) -> Answer:
+    """Asks a node for the next page; where thousands of large records may follow small ones, by size."""
+    first, last = cursor.next, plan.last.stream_id
+    if wanted.is_load:
+        return source.page(wanted.shard, first, last, cursor.count)
+    return source.entries(wanted.shard, first, cursor.count, PAGE_BYTES, last)
 
 
 def _sound(rows: Sequence[Any], cursor: _Cursor, plan: _Plan) -> list[Run]:

@@ -385,10 +385,13 @@ class Node:
         """Entries between two ids, as XRANGE answers them."""
         return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
 
-    def entries(self, shard: int, first: str, count: int, max_bytes: int) -> Answer:
-        """Entries from an id on, as XRANGE answers them, until they have `max_bytes` or more."""
+    def entries(self, shard: int, first: str, count: int, max_bytes: int, last: str = "+") -> Answer:
+        """Entries between two ids, as XRANGE answers them, until they have `max_bytes` or more.
+
+        That takes the node three times as long as `page`.
+        """
         script = SCRIPTS["entries"]
-        return self._on_log(self.bulk, script, shard, 0, b"", first, count, max_bytes, vote=False)
+        return self._on_log(self.bulk, script, shard, 0, b"", first, count, max_bytes, last, vote=False)
 
     def snapshots(self, shard: int) -> Answer:
         """The list of snapshots: what each covers and its marker, as HGETALL answers it."""
