@@ -575,6 +575,31 @@ async def test_calls_that_wait_on_a_connection_that_is_being_ended_are_not_looke
     assert taken(lambda: here.enter(other), 1) == 1
 
 
+async def test_another_connection_with_the_port_of_one_that_was_ended_is_served() -> None:
+    """Its calls got no answer for a minute, and it was ended for the first one that it gave up."""
+    clock, named = Clock(), list[str]()
+
+    class Named(Cuts):
+        def soon(self, peer: str, **why: int) -> None:
+            named.append(peer)
+
+    here = Quotas(QuotaSettings.model_validate({**OFF, "resets_per_s": 10}), clock, cuts=Named())
+    one, other = Call("ipv4:10.0.0.1:1"), Call("ipv4:10.0.0.1:2")
+    for call in (one, other):
+        for _ in range(100):
+            here.given_up(call)
+    clock.s += 4.9
+    with pytest.raises(asyncio.CancelledError):
+        here.enter(one)
+    clock.s += 0.2
+    assert taken(lambda: here.enter(one), 1) == 1
+    for _ in range(99):
+        here.given_up(one)
+    assert named == [one.peer(), other.peer()]
+    here.given_up(one)
+    assert named == [one.peer(), other.peer(), one.peer()]
+
+
 @pytest.mark.cluster
 async def test_pings_are_answered_however_many_come() -> None:
     """gRPC spends more on each ping of a connection that it ends for them than on the one before."""

@@ -11,6 +11,8 @@ from muster_runtime.rpc.refusals import ResourceExhausted
 
 _RESETS_OF_A_CONNECTION = 100
 """A connection that gave up fewer calls is kept: of a slow server, all workers of a host give up some."""
+_ENDING_S = 5.0
+"""Within so long a connection is ended, and what waits on it was dropped."""
 
 
 class Connection:
@@ -27,7 +29,6 @@ class Connection:
     Attributes:
         open_calls: calls that have not ended.
         resets: calls that were given up.
-        ended: whether it is being ended: what it still has waiting is not looked at.
     """
 
     __slots__ = (
@@ -35,12 +36,12 @@ class Connection:
         "_bytes",
         "_calls",
         "_decoding",
+        "_ends_s",
         "_frames",
         "_left_s",
         "_partitions",
         "_shares",
         "_work",
-        "ended",
         "open_calls",
         "party",
         "resets",
@@ -57,7 +58,7 @@ class Connection:
         self._began_s = self._left_s = now_s
         self._shares: dict[Quota, Bucket] = {}
         self.resets = 0
-        self.ended = False
+        self._ends_s: float | None = None
         self._calls = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
         self._bytes = bucket_of(party.limits, Quota.CONNECTION_BYTES, now_s)
         self._frames = bucket_of(party.limits, Quota.CONNECTION_CALLS, now_s)
@@ -139,6 +140,20 @@ class Connection:
             party.connections -= 1
             self._left_s = party.now_s()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is being ended: what it still has waiting is not looked at.
+
+        After some seconds it is another one with the same port, or could not be ended.
+        """
+        if self._ends_s is not None and self.party.now_s() >= self._ends_s:
+            self._ends_s, self.resets = None, 0
+        return self._ends_s is not None
+
+    def end(self) -> None:
+        """It is going to be ended."""
+        self._ends_s = self.party.now_s() + _ENDING_S
+
     def reset(self) -> bool:
         """Counts a call that its caller gave up before it was answered.
 
@@ -146,8 +161,9 @@ class Connection:
             Whether to end the connection: its caller gives up too many calls, and many of them on this one.
             Of one that is being ended it is said again with each hundred, should it go on.
         """
+        ended = self.ended
         self.resets += 1
-        if self.ended:
+        if ended:
             return self.resets % _RESETS_OF_A_CONNECTION == 0
         try:
             self.party.take(Quota.RESETS, 1, self.party.now_s(), self.share_of)

@@ -154,7 +154,7 @@ class Quotas:
         except ResourceExhausted:
             return
         if connection.reset() and not host:  # the connection of a proxy is that of many callers
-            connection.ended = True
+            connection.end()
             self._cuts.soon(peer, given_up=connection.resets)
 
     def _connection(self, peer: str, host: str) -> Connection:
