@@ -1,10 +1,13 @@
-"""Large classic groups are described some members at a time, and as of one generation (LIM-68)."""
+"""Large groups are described some members at a time, and as of one generation (LIM-68)."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 from coordinator.test_coordinator_answers import MIB, Scripted
+from kit.lives.incremental_shard import incremental_of, incremental_shard, joined, settle
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_coordinator.api import answers as module
 from muster_coordinator.api.answers import Answers
@@ -17,10 +20,18 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from muster_protos.muster.v1.incremental_pb2 import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 
+Describe: TypeAlias = DescribeGroupsRequest | ConsumerGroupDescribeRequest
+
 STEP = 5
+CLASSIC = DescribeGroupsRequest(group_ids=["g"])
+BOTH = [CLASSIC, ConsumerGroupDescribeRequest(group_ids=["g"])]
 LAST_CALL = 1 << 40
 
 
@@ -32,9 +43,13 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 class Described:
     """A shard that describes, and what happens between its answers."""
 
-    def __init__(self, members: int) -> None:
-        self.cluster = VirtualShard()
-        self.members = [VirtualMember(self.cluster, f"m{number}").join() for number in range(members)]
+    def __init__(self, members: int, *, incremental: bool = False) -> None:
+        self.cluster = incremental_shard(100) if incremental else VirtualShard()
+        if incremental:
+            settle(*joined(self.cluster, *(f"m{number}" for number in range(members))))
+        else:
+            for number in range(members):
+                VirtualMember(self.cluster, f"m{number}").join()
         self.sizes: list[int] = []
         self.between: Callable[[], object] = lambda: None
 
@@ -42,20 +57,18 @@ class Described:
         call_id = LAST_CALL + len(self.sizes)
         self.cluster.feed(Request(call_id, request, shown=shown))
         answer = self.cluster.answer(call_id)
-        assert isinstance(answer, DescribeGroupsResponse)
+        assert isinstance(answer, DescribeGroupsResponse | ConsumerGroupDescribeResponse)
         self.sizes.append(len(answer.groups[0].members))
         return answer
 
-    async def described(self) -> DescribeGroupsResponse.Group:
-        answers = Answers(Scripted(self.answer), {}, MIB, Rights(Access()))
-        answer = await answers.describe(DescribeGroupsRequest(group_ids=["g"]), 1, "")
-        assert isinstance(answer, DescribeGroupsResponse)
-        (group,) = answer.groups
+    async def described(self, request: Describe = CLASSIC) -> Any:
+        owned: Any = {0: SimpleNamespace(core=self.cluster.shard, epoch=1)}
+        answers = Answers(Scripted(self.answer), owned, MIB, Rights(Access()))
+        (group,) = (await answers.describe(request, 1, "")).groups
         return group
 
-    def whole(self) -> DescribeGroupsResponse.Group:
-        group: DescribeGroupsResponse.Group = self.answer(DescribeGroupsRequest(group_ids=["g"])).groups[0]
-        return group
+    def whole(self, request: Describe = CLASSIC) -> Any:
+        return self.answer(request).groups[0]
 
 
 @pytest.fixture
@@ -122,3 +135,37 @@ async def test_a_shard_that_is_lost_meanwhile_answers_so(between: list[Callable[
     answers = Answers(Scripted(lambda *asked: told[-1](*asked)), {}, MIB, Rights(Access()))
     assert await answers.describe(DescribeGroupsRequest(group_ids=["g"]), 1, "") == lost
     assert shard.sizes == [STEP]
+
+
+@pytest.mark.parametrize("request_", BOTH)
+@pytest.mark.parametrize(("members", "sizes"), [(5, [5, 0]), (12, [5, 5, 2])])
+async def test_an_incremental_group_is_all_there_too(
+    members: int, sizes: list[int], request_: Describe
+) -> None:
+    shard = Described(members, incremental=True)
+    group = await shard.described(request_)
+    assert shard.sizes == sizes
+    assert group == shard.whole(request_)
+    assert len({member.member_id for member in group.members}) == members
+
+
+@pytest.mark.parametrize("request_", BOTH)
+async def test_no_two_members_of_a_description_have_a_partition(
+    request_: Describe, between: list[Callable[[], object]]
+) -> None:
+    """One is given to somebody else between two steps, of a group whose epoch stays what it is."""
+    shard = Described(12, incremental=True)
+    group = incremental_of(shard.cluster)
+    first, last = group.members["m0"], group.members["m9"]
+    moved = next(iter(first.held))
+
+    def move() -> None:
+        kept = {partition: held for partition, held in first.held.items() if partition != moved}
+        group.put(replace(first, held=kept))
+        group.put(replace(last, held={**last.held, moved: first.held[moved]}))
+
+    between += [lambda: None, move]
+    described = await shard.described(request_)
+    assert described == shard.whole(request_)
+    assert group.owners[moved] == "m9"
+    assert shard.sizes == [5, 5, 2, 5, 5, 2, 12]

@@ -127,7 +127,7 @@ class Request:
         is_operator: of a LeaveGroup: whether the caller may put members of others out; None: nobody says who
             may.
         place: of a heartbeat of a member of an incremental group: the stream that it came by; None: by none.
-        shown: of a DescribeGroups: which members of classic groups are described; None: all.
+        shown: of a call that describes groups: which of their members are; None: all.
     """
 
     call_id: int

@@ -21,9 +21,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse, MemberRange
 from muster_core.sharding import shard_of
-from muster_core.state.group import CONSUMER
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
-from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -140,10 +138,21 @@ class Answers:
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 ask = partial(asks[number], type(request)(group_ids=[group_id]), host)
                 group = groups.add()  # it is filled in place: to put it there later copies all of it
-                await _describe(ask, group, share)
+                await _describe(ask, partial(self._phase_of, number, group_id), group, share)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     budget.take(group)
         return answer
+
+    def _phase_of(self, number: int, group_id: str) -> object:
+        """What a group has in no other phase of its life: its owners are the same in all of it."""
+        shard = self._owned.get(number)
+        core = None if shard is None else shard.core
+        group = None if core is None else core.groups.get(group_id)
+        if shard is None or group is None:
+            return None
+        incremental = group.incremental
+        changes = None if incremental is None else incremental.changes
+        return shard.epoch, id(group), group.state, group.generation, id(incremental), changes
 
     async def history(
         self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
@@ -268,39 +277,35 @@ class _Budget:
             raise InvalidArgument([Violation(self._field, text)])
 
 
-async def _describe(ask: Callable[[MemberRange | None], Any], answer: Any, share: LoopShare) -> None:
-    """Fills a group of an answer: a classic one some members at a time, as of one generation and one state.
+async def _describe(
+    ask: Callable[[MemberRange | None], Any], phase: Callable[[], object], answer: Any, share: LoopShare
+) -> None:
+    """Fills a group of an answer some members at a time, all of them as of one phase of the group.
 
     Where another one has begun meanwhile, all is asked for again; in the end at a stretch.
     """
-    shown = MemberRange("", _STEP_MEMBERS)
     for _ in range(_BEGUN_MOST):
-        if await _describe_in_steps(ask, answer, shown, share):
+        if await _describe_in_steps(ask, phase, answer, share):
             return
     answer.CopyFrom(ask(None).groups[0])
     await share.rest()
 
 
 async def _describe_in_steps(
-    ask: Callable[[MemberRange | None], Any], answer: Any, shown: MemberRange, share: LoopShare
+    ask: Callable[[MemberRange | None], Any], phase: Callable[[], object], answer: Any, share: LoopShare
 ) -> bool:
-    """Returns whether all of it is as of one generation and one state."""
-    part = ask(shown).groups[0]
+    """Returns whether all of it is as of one phase."""
+    part = ask(MemberRange("", _STEP_MEMBERS)).groups[0]
+    began = phase()  # after what came due while it was asked for
     answer.CopyFrom(part)
     await share.rest()
-    while isinstance(part, DescribeGroupsResponse.Group) and part.type != CONSUMER:
-        if len(part.members) < shown.limit:
-            break
-        part = ask(shown._replace(after=part.members[-1].member_id)).groups[0]
-        if _phase_of(part) != _phase_of(answer):
+    while len(part.members) == _STEP_MEMBERS:
+        part = ask(MemberRange(part.members[-1].member_id, _STEP_MEMBERS)).groups[0]
+        if part.error_code or phase() != began:
             return False
         answer.members.extend(part.members)
         await share.rest()
     return True
-
-
-def _phase_of(group: DescribeGroupsResponse.Group) -> tuple[Any, ...]:
-    return group.type, group.state, group.generation, group.shard_epoch, group.error_code
 
 
 def _seen(

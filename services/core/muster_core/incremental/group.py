@@ -57,6 +57,8 @@ class IncrementalGroup:
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
         hold: what members' joins have made of the moves that are held back; None: nothing yet.
+        changes: how often members were put here or taken out, in this process: while it is the same they have
+            what they had.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -77,6 +79,7 @@ class IncrementalGroup:
         self.converted = NOWHERE
         self.converted_generation = 0
         self.hold: Hold | None = None
+        self.changes = 0
 
     def draft(self) -> "IncrementalGroup":
         """A copy that shares all that is not changed in it."""
@@ -162,6 +165,7 @@ class IncrementalGroup:
         Raises:
             ValueError: somebody else has one of them.
         """
+        self.changes += 1
         member_id, held = member.member_id, member.held
         before = self.members.get(member_id)
         if before is not None:
@@ -230,6 +234,7 @@ class IncrementalGroup:
         Raises:
             KeyError: there is no such member.
         """
+        self.changes += 1
         member = self.members.pop(member_id)
         del self.candidates[member_id]
         self._note(member, None)

@@ -24,7 +24,7 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.holdups import Holdups
-from muster_core.protocol.incremental.descriptions import STATES, Descriptions
+from muster_core.protocol.incremental.descriptions import STATES, Descriptions, shown_of
 from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.protocol.responses import IN_QUARANTINE
@@ -93,7 +93,7 @@ class Queries:
         if is_any_set(group.settings):
             answer.settings.CopyFrom(group.settings)
         if (incremental := _incremental(group)) is not None:
-            self._descriptions.describe_as_any(group, incremental, answer)
+            self._descriptions.describe_as_any(group, incremental, answer, shown)
         else:
             self._describe(group, answer, shown)
 
@@ -110,10 +110,11 @@ class Queries:
         answer.state_since_ms = group.state_since_ms
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
-        for member in _in_order(group, shown):
+        for member_id in shown_of(sorted(group.members), shown):
+            member = group.members[member_id]
             kept = member.kept_tokens[:KEPT_TOKENS_MAX]
             answer.members.add(
-                member_id=member.member_id,
+                member_id=member_id,
                 group_instance_id=member.group_instance_id,
                 client_id=member.client_id,
                 host=member.host,
@@ -246,15 +247,6 @@ class Queries:
             record = self._offsets.group_tombstone(group, "deleted")
             done = partial(deletion.settle, group.group_id, error_code.NONE)
             self._context.append([record], done, holds=group, calls=[deletion.call_id])
-
-
-def _in_order(group: Group, shown: MemberRange | None) -> list[Member]:
-    """The members of a classic group, or some, by their ids."""
-    if shown is None:
-        ids = sorted(group.members)
-    else:
-        ids = sorted(member_id for member_id in group.members if member_id > shown.after)[: shown.limit]
-    return [group.members[member_id] for member_id in ids]
 
 
 def _incremental(group: Group) -> IncrementalGroup | None:

@@ -1,6 +1,8 @@
 """ConsumerGroupDescribe: what incremental groups look like (conformance GS-09 to GS-13)."""
 
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from heapq import nsmallest
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -11,7 +13,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 )
 
 from muster_core import error_code
-from muster_core.events import Request
+from muster_core.events import MemberRange, Request
 from muster_core.incremental.group import IncrementalGroup, IncrementalGroupState
 from muster_core.incremental.member import Member
 from muster_core.incremental.partitions import Partitions, TopicPartition, by_topic
@@ -61,11 +63,15 @@ class Descriptions:
                 answer.error_code = error_code.GROUP_ID_NOT_FOUND
                 answer.error_message = "there is no incremental group of this name"
             else:
-                self._fill(answer, group, group.incremental)
+                self._fill(answer, group, group.incremental, call.shown)
         self._context.reply(call.call_id, response)
 
     def describe_as_any(
-        self, group: Group, incremental: IncrementalGroup, answer: DescribeGroupsResponse.Group
+        self,
+        group: Group,
+        incremental: IncrementalGroup,
+        answer: DescribeGroupsResponse.Group,
+        shown: MemberRange | None,
     ) -> None:
         """Fills what DescribeGroups shows of groups of both kinds."""
         answer.type, answer.protocol_type = CONSUMER, CONSUMER
@@ -77,25 +83,30 @@ class Descriptions:
             answer.state_since_ms = group.history[-1].started_at_ms
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
-        for member in incremental.in_order():
+        for member_id in shown_of(incremental.tally.ids, shown):
+            member = incremental.members[member_id]
             told = member.told
             subscription = common_pb2.Subscription(version=_PUBLISHED, topics=sorted(told.topics))
             assignment = common_pb2.Assignment(version=_PUBLISHED, partitions=by_topic(member.assigned))
-            shown = answer.members.add(
-                member_id=member.member_id,
+            described = answer.members.add(
+                member_id=member_id,
                 group_instance_id=told.group_instance_id,
                 client_id=told.client_id,
                 host=told.host,
                 metadata=subscription.SerializeToString(),
                 assignment=assignment.SerializeToString(),
-                session_remaining_ms=self._deadlines.session_ms(group, member.member_id),
+                session_remaining_ms=self._deadlines.session_ms(group, member_id),
                 confirmed=True,
                 client_version=told.client_version,
             )
-            _fill_tokens(shown, member)
+            _fill_tokens(described, member)
 
     def _fill(
-        self, answer: ConsumerGroupDescribeResponse.Group, group: Group, incremental: IncrementalGroup
+        self,
+        answer: ConsumerGroupDescribeResponse.Group,
+        group: Group,
+        incremental: IncrementalGroup,
+        shown: MemberRange | None,
     ) -> None:
         answer.state = incremental.state.value
         answer.group_epoch, answer.assignment_epoch = incremental.epoch, incremental.target_epoch
@@ -108,12 +119,13 @@ class Descriptions:
             answer.hold.began_ms, answer.hold.until_ms = hold.began_ms, hold.until_ms
         elif group.settings.hold:
             answer.hold.SetInParent()
-        for member in incremental.in_order():
-            shown = answer.members.add()
-            self._fill_member(shown, incremental, member)
-            self._fill_awaited(shown, incremental, member)
-            shown.session_remaining_ms = self._deadlines.session_ms(group, member.member_id)
-            shown.revocation_remaining_ms = self._deadlines.revocation_ms(group, member.member_id)
+        for member_id in shown_of(incremental.tally.ids, shown):
+            member = incremental.members[member_id]
+            described = answer.members.add()
+            self._fill_member(described, incremental, member)
+            self._fill_awaited(described, incremental, member)
+            described.session_remaining_ms = self._deadlines.session_ms(group, member_id)
+            described.revocation_remaining_ms = self._deadlines.revocation_ms(group, member_id)
 
     @staticmethod
     def _fill_awaited(
@@ -147,6 +159,14 @@ class Descriptions:
         """Those of topics that there are (conformance GS-11)."""
         known = self._context.catalog.partitions
         return [entry for entry in by_topic(partitions) if entry.topic in known]
+
+
+def shown_of(ids: Sequence[str], shown: MemberRange | None) -> Sequence[str]:
+    """Those of some members' ids, in order, that are asked for."""
+    if shown is None:
+        return ids
+    first = bisect_right(ids, shown.after)
+    return ids[first : first + shown.limit]
 
 
 def _fill_tokens(answer: DescribeGroupsResponse.Member, member: Member) -> None:
