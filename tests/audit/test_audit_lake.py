@@ -318,14 +318,17 @@ def test_bytes_that_are_no_record_are_counted_and_in_no_table(tmp_path: Path) ->
 def test_files_say_what_their_columns_mean(tmp_path: Path) -> None:
     export(tmp_path / "export", healthy(empty(0, 1)))
     build(tmp_path / "export", tmp_path / "lake")
+    read = set[str]()
     for name, row in ALL.items():
         assert all(column.doc.endswith(".") for column in columns(row)), name
         for path in (tmp_path / "lake" / name).glob("day=*/*.parquet"):
+            read.add(name)
             stored = pq.read_schema(path)
             told = json.loads(stored.metadata[b"org.apache.spark.sql.parquet.row.metadata"])
             assert {one["name"]: one["metadata"]["comment"] for one in told["fields"]} == {
                 column.name: column.doc for column in columns(row)
             }
+    assert ALL.keys() - read == {"operations", "settings", "topics"}, "the log has nothing for them"
 
 
 def test_the_page_of_the_tables_is_up_to_date() -> None:
