@@ -285,6 +285,12 @@ async def test_frames_that_move_members_leave_half_of_the_loop(
     await session.send(detach(group_of(0), "nobody"), attach(group_of(0), "nobody", 1))
     await session.beat()
     assert [rest_s > taken_s for taken_s, rest_s in took] == [True, True, True, False]
+    for frames in ([session_pb2.ClientFrame()], [detach(group_of(0), "nobody"), session_pb2.ClientFrame()]):
+        took.clear()
+        broken = await Session(caller.channel).hello()
+        await broken.send(*frames)
+        await until(lambda: len(took) == 2, "what broke the protocol is counted, too")
+        await broken.close()
     await session.close()
 
 
@@ -428,15 +434,24 @@ async def test_a_large_request_whose_caller_goes_away_is_not_answered(
 
 
 async def test_a_message_of_many_frames_is_played_in_several_turns(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Large requests of other hosts do not wait for all of it."""
     monkeypatch.setattr(session_stream, "_TURN_S", 0.0)
-    rests = 0
-    rest = LoopTurn.rest
+    (coordinator,) = cluster.running
+    sessions: Any = coordinator._sessions
+    rests, rest, others = 0, LoopTurn.rest, list[asyncio.Task[int]]()
+
+    async def other() -> int:
+        async with sessions._around.calls.large_requests.turn("another host"):
+            return rests
 
     async def counted(turn: LoopTurn, who: str) -> None:
         nonlocal rests
         rests += 1
+        if rests == 3:
+            others.append(asyncio.create_task(other()))
+            await asyncio.sleep(0)
         await rest(turn, who)
 
     monkeypatch.setattr(LoopTurn, "rest", counted)
@@ -455,3 +470,4 @@ async def test_a_message_of_many_frames_is_played_in_several_turns(
     stream.cancel()
     assert answered == list(range(1, 21))
     assert rests == 20
+    assert await others[0] == 3

@@ -267,8 +267,10 @@ class SessionStream:
         try:
             if len(message.frames) == 1:
                 began_s = turn.now_s()
-                self._play_frame(message.frames[0])
-                self._took(turn.now_s() - began_s)
+                try:
+                    self._play_frame(message.frames[0])
+                finally:
+                    self._took(turn.now_s() - began_s)
             else:
                 await self._play(message)
             other_frames, self._other_frames = self._other_frames, 0
@@ -286,16 +288,11 @@ class SessionStream:
             self._calls.owe(frames)
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
         self._other_frames += frames == 0
-        share = LoopShare()
-        played = self._play_from(message, 0, share)
-        self._took(share.taken_s, rests=played < frames)
-        if played < frames:
+        played = self._play_from(message, 0)
+        while played < frames:
             async with self._around.calls.large_requests.turn(self._host):
-                while played < frames:
-                    await self._around.calls.loop_turn.rest(self._host)
-                    share = LoopShare()
-                    played = self._play_from(message, played, share)
-                    self._took(share.taken_s, rests=True)
+                await self._around.calls.loop_turn.rest(self._host)
+                played = self._play_from(message, played)
 
     def _took(self, taken_s: float, *, rests: bool = False) -> None:
         """Counts how long frames of a message took: those that move members have half of the loop at most.
@@ -307,16 +304,19 @@ class SessionStream:
         rests, self._moved = rests or self._moved, False
         self._around.calls.loop_turn.took(self._host, taken_s, taken_s + _MESSAGE_S if rests else 0.0)
 
-    def _play_from(self, message: session_pb2.SessionRequest, first: int, share: LoopShare) -> int:
+    def _play_from(self, message: session_pb2.SessionRequest, first: int) -> int:
         """Plays frames until the turn of the loop is over; returns the number of the first that is left."""
-        frames = message.frames
-        for number in range(first, len(frames)):
-            if self._ended:  # by a frame, or while it waited for its turn
-                break
-            self._play_frame(frames[number])
-            if share.taken_s > _TURN_S:
-                return number + 1
-        return len(frames)
+        frames, share = message.frames, LoopShare()
+        try:
+            for number in range(first, len(frames)):
+                if self._ended:  # by a frame, or while it waited for its turn
+                    break
+                self._play_frame(frames[number])
+                if share.taken_s > _TURN_S:
+                    return number + 1
+            return len(frames)
+        finally:  # also where the last frame broke the protocol
+            self._took(share.taken_s, rests=first > 0 or share.taken_s > _TURN_S)
 
     def _play_frame(self, frame: session_pb2.ClientFrame) -> None:
         kind = frame.WhichOneof("kind")
