@@ -248,6 +248,39 @@ async def test_those_that_wait_for_a_turn_of_the_loop_have_it_in_order_as_many_a
     await until(lambda: not turn._of)
 
 
+async def test_connections_have_the_turns_of_their_host_in_turn() -> None:
+    """A beat of another process of the host waited for two seconds: four hundred streams came before it."""
+    turn, order = LoopTurn(0.001), list[str]()
+
+    async def play(connection: str) -> None:
+        if turn.is_over("one"):
+            await turn.another("one", connection)
+        order.append(connection)
+        turn.took("one", 0.001)
+
+    await asyncio.gather(*(play(connection) for connection in "aaaaabbbc"))
+    assert "".join(order) == "a" + "abcababa"
+    await until(lambda: not turn._of)
+
+
+async def test_messages_that_wait_are_in_the_line_of_their_connection(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[tuple[str, str]]()
+
+    async def another(_: LoopTurn, who: str, line: str = "") -> None:
+        lines.append((who, line))
+
+    monkeypatch.setattr(LoopTurn, "is_over", lambda *_: True)
+    monkeypatch.setattr(LoopTurn, "another", another)
+    session = await Session(caller.channel).hello()
+    await session.beat()
+    await session.close()
+    ((host, peer),) = set(lines)
+    assert host in peer
+    assert peer.removeprefix("ipv4:").partition(":")[2].isdecimal()
+
+
 async def test_work_that_rests_has_half_of_the_loop() -> None:
     turn = LoopTurn(0.002)
     ends_s, worked_s, began_s = turn.now_s() + 0.5, 0.0, turn.now_s()

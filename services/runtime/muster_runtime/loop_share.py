@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 _PAUSE_MAX_S = 0.1
@@ -16,13 +16,32 @@ class _OfOne:
         taken_s: how long it took, seconds.
         pieces: how many pieces it was.
         rests_until_s: up to when others have the loop for work before, by the monotonic clock.
-        waiting: pieces that wait for another turn, the oldest first.
+        waiting: pieces that wait for another turn, by line, the oldest first; the lines as they have it next.
     """
 
     taken_s: float = 0.0
     pieces: int = 0
     rests_until_s: float = 0.0
-    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    waiting: OrderedDict[str, deque[asyncio.Future[None]]] = field(default_factory=OrderedDict)
+
+    async def wait(self, line: str, *, ahead: bool) -> None:
+        """Waits in a line for another turn, or ahead of all."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        places = self.waiting.setdefault(line, deque())
+        if ahead:
+            places.appendleft(future)
+            self.waiting.move_to_end(line, last=False)
+        else:
+            places.append(future)
+        await future
+
+    def next(self) -> asyncio.Future[None]:
+        """Takes out whoever has waited longest in the line that has it next."""
+        line, places = self.waiting.popitem(last=False)
+        future = places.popleft()
+        if places:
+            self.waiting[line] = places
+        return future
 
 
 class LoopTurn:
@@ -46,16 +65,17 @@ class LoopTurn:
             return False
         return bool(of.waiting) or of.taken_s >= self._most_s or self._rest_s(of) >= self._most_s
 
-    async def another(self, who: str) -> None:
-        """Waits for another turn of the loop, where that of somebody is over; who waits longest is first."""
+    async def another(self, who: str, line: str = "") -> None:
+        """Waits for another turn of the loop, where that of somebody is over.
+
+        Args:
+            who: whom the work is for.
+            line: of theirs that it waits in: lines have it in turn, and in each who waits longest.
+        """
         of = self._of[who]
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        of.waiting.append(future)
-        await future
+        await of.wait(line, ahead=False)
         while of.taken_s >= self._most_s:  # those before it took longer than pieces did until then
-            future = asyncio.get_running_loop().create_future()
-            of.waiting.appendleft(future)
-            await future
+            await of.wait(line, ahead=True)
 
     def took(self, who: str, taken_s: float, rest_s: float = 0.0) -> None:
         """Counts a piece of work.
@@ -97,7 +117,7 @@ class LoopTurn:
         number = max(1, int(of.pieces * self._most_s / of.taken_s)) if of.taken_s else max(1, of.pieces)
         of.taken_s, of.pieces, woken = 0.0, 0, 0
         while of.waiting and woken < number:
-            future = of.waiting.popleft()
+            future = of.next()
             if not future.done():  # else its task has ended
                 future.set_result(None)
                 woken += 1

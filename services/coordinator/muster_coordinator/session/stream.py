@@ -261,7 +261,7 @@ class SessionStream:
     async def _handle(self, message: session_pb2.SessionRequest) -> None:
         turn, host = self._around.calls.loop_turn, self._host
         if turn.is_over(host):
-            await turn.another(host)
+            await turn.another(host, self._peer)  # connections have it in turn
         if self._ended:
             return
         try:
