@@ -93,6 +93,41 @@ async def test_a_host_has_half_of_the_room_and_who_finds_none_waits_until_some_i
     assert not room.awaited
 
 
+async def test_who_gives_up_room_looks_at_no_more_than_are_let_in(
+    writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five thousand that waited each was looked at whenever room was given up: for six milliseconds."""
+    room, looked, has_room = Readers(writes, 64 * MIB), list[str](), Readers.has_room
+    let_in = list[int]()
+
+    async def read(number: int, host: str) -> None:
+        with room.reading(Call(host)) as reader:
+            await reader.begin()
+            let_in.append(number)
+
+    with room.reading(Call("10.0.0.1")) as first:
+        await first.room(32 * MIB)
+        with room.reading(Call("10.0.0.2")) as other:
+            await other.room(32 * MIB)
+            waiting = [asyncio.create_task(read(number, f"10.0.0.{1 + number % 2}")) for number in range(300)]
+            await turns()
+
+            def noted(self: Readers, host: str, size_bytes: int) -> bool:
+                looked.append(host)
+                return has_room(self, host, size_bytes)
+
+            monkeypatch.setattr(Readers, "has_room", noted)
+            other.has(31 * MIB)
+            assert sorted(looked) == ["10.0.0.1", "10.0.0.2"]
+            waiting[0].cancel()
+            await turns()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert sorted(let_in) == list(range(1, 300))
+    assert [one for one in let_in if one % 2] == list(range(1, 300, 2))
+    assert len(looked) < 6 * 300
+    assert (room.used_bytes, room.awaited) == (0, False)
+
+
 async def test_who_waits_and_gives_up_leaves_the_room_as_it_was(writes: Writes) -> None:
     room = Readers(writes, 64 * MIB)
     with room.reading(Call("10.0.0.1")) as first, room.reading(Call("10.0.0.1")) as second:
@@ -108,6 +143,23 @@ async def test_who_waits_and_gives_up_leaves_the_room_as_it_was(writes: Writes) 
         given_and_cancelled.cancel()
         await asyncio.gather(given_and_cancelled, return_exceptions=True)
         assert room.used_bytes == 0
+        await first.room(20 * MIB)
+        await second.room(12 * MIB)
+        large, small = (
+            asyncio.create_task(first_of(room, 32 * MIB)),
+            asyncio.create_task(first_of(room, 4 * MIB)),
+        )
+        await turns()
+        second.has(0)
+        await turns()
+        assert not small.done()
+        large.cancel()  # nobody gives up room, and there is some for who waited behind it
+        await small
+
+
+async def first_of(room: Readers, size_bytes: int) -> None:
+    with room.reading(Call("10.0.0.1")) as reader:
+        await reader.room(size_bytes)
 
 
 async def test_who_waits_for_long_is_refused_with_what_the_others_have(

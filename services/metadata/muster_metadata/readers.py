@@ -1,6 +1,7 @@
 """Those who read what this process sends in streams: logs, the audit trail, results of steps."""
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,7 +41,9 @@ class Readers:
         self._writes = writes
         self.max_bytes = max_bytes
         self._used_by: dict[str, int] = {}
-        self._line: dict[asyncio.Future[None], tuple[str, int]] = {}
+        self._lines: dict[
+            str, OrderedDict[asyncio.Future[None], int]
+        ] = {}  # by host, whose turn is next first
 
     @contextmanager
     def reading(self, context: Any) -> Iterator["Reader"]:
@@ -64,7 +67,7 @@ class Readers:
     @property
     def awaited(self) -> bool:
         """Whether somebody waits for room."""
-        return bool(self._line)
+        return bool(self._lines)
 
     def use(self, host: str, size_bytes: int) -> None:
         """Counts room that a host has from now on; below zero: no longer."""
@@ -82,7 +85,8 @@ class Readers:
             ResourceExhausted: there is none for ten seconds.
         """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line[place] = host, size_bytes
+        line = self._lines.setdefault(host, OrderedDict())
+        line[place] = size_bytes
         try:
             async with asyncio.timeout(_WAIT_S):
                 await asyncio.wait((place,))
@@ -96,14 +100,26 @@ class Readers:
                 self.use(host, -size_bytes)
             raise
         finally:
-            self._line.pop(place, None)
+            if line.pop(place, None) is not None:  # it was not let in
+                if not line:
+                    del self._lines[host]
+                self._let_in()  # there may be room for who came after it
 
     def _let_in(self) -> None:
-        for place, (host, size_bytes) in tuple(self._line.items()):
-            if self.has_room(host, size_bytes):
-                del self._line[place]
-                self.use(host, size_bytes)
-                place.set_result(None)
+        """Gives room to those that wait, hosts in turn; who has none keeps those of its host waiting."""
+        hosts = deque(self._lines)
+        while hosts:
+            host = hosts.popleft()
+            line = self._lines[host]
+            place, size_bytes = next(iter(line.items()))
+            if not self.has_room(host, size_bytes):
+                continue
+            del line[place], self._lines[host]
+            if line:
+                self._lines[host] = line
+                hosts.append(host)
+            self.use(host, size_bytes)
+            place.set_result(None)
 
 
 class Reader(Room):
