@@ -255,12 +255,16 @@ async def test_without_a_number_it_waits_for_the_topic_and_says_so(
     await task
 
 
-async def test_who_waits_for_a_topic_can_be_stopped(cluster: ScriptedCluster) -> None:
+async def test_who_waits_for_a_topic_can_be_stopped(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     stop = asyncio.Event()
-    stop.set()
-    await asyncio.wait_for(
-        muster.arun(lambda p: None, group="g", topic="later", servers=cluster.address, stop=stop), 60
+    task = asyncio.create_task(
+        muster.arun(lambda p: None, group="g", topic="later", servers=cluster.address, stop=stop)
     )
+    await until(lambda: any("there is no topic 'later'" in line for line in caplog.messages))
+    stop.set()
+    await asyncio.wait_for(task, 60)
 
 
 async def test_an_absent_topic_is_created(cluster: ScriptedCluster) -> None:
