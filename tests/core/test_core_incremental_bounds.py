@@ -1,6 +1,7 @@
 """What members of incremental groups may have a coordinator look at (docs/safety.md, LIM-57)."""
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from kit.lives.incremental_shard import (
@@ -160,8 +161,8 @@ def test_of_what_a_member_says_it_works_on_no_more_is_kept_than_it_is_asked_for(
     assert not says(member, "t", joins=True).error_code
     kept = list[int]()
 
-    def noted(topics: object) -> list[tuple[str, int]]:
-        found = named_in(topics)  # type: ignore[arg-type]
+    def noted(topics: Iterable[common_pb2.TopicPartitions]) -> list[tuple[str, int]]:
+        found = named_in(topics)
         kept.append(len(found))
         return found
 
