@@ -41,9 +41,7 @@ class Readers:
         self._writes = writes
         self.max_bytes = max_bytes
         self._used_by: dict[str, int] = {}
-        self._lines: dict[
-            str, OrderedDict[asyncio.Future[None], int]
-        ] = {}  # by host, whose turn is next first
+        self._lines: dict[str, OrderedDict[asyncio.Future[None], int]] = {}  # whose turn is next is first
 
     @contextmanager
     def reading(self, context: Any) -> Iterator["Reader"]:
