@@ -38,6 +38,7 @@ from muster_core.protocol.group_settings import SettingsChanges
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
 from muster_core.protocol.incremental.kinds.kind_changes import KindChanges
+from muster_core.protocol.lines import Lines
 from muster_core.protocol.membership.leaves import Leaves
 from muster_core.protocol.membership.streams import Streams
 from muster_core.protocol.membership.syncs import Syncs
@@ -362,7 +363,7 @@ CASES = {
     "delete offsets": Case(Offsets, "delete", of_request, Scene.delete_offsets, "OffsetDeleteRequest"),
     "describe": Case(Queries, "_describe", of_group, Scene.describe, "DescribeGroupsRequest"),
     "list": Case(Queries, "_list", of_group, Scene.list, "ListGroupsRequest"),
-    "delete": Case(ShardContext, "in_line", of_group, Scene.delete, "DeleteGroupsRequest"),
+    "delete": Case(Lines, "in_line", of_group, Scene.delete, "DeleteGroupsRequest"),
     "incremental heartbeat": Case(
         IncrementalHeartbeats,
         "handle",
@@ -388,7 +389,7 @@ CASES = {
     ),
     "suspend": Case(Group, "drop_deadlines", of_group, Scene.suspend, "Suspend"),
     "resume": Case(Rebalancer, "restart_waits", of_group, Scene.resume, "Resume"),
-    "topics": Case(ShardContext, "in_line", of_group, Scene.change_topics, "TopicsChanged"),
+    "topics": Case(Lines, "in_line", of_group, Scene.change_topics, "TopicsChanged"),
     "features": Case(
         Shard, "_features_enabled", lambda *_: BAD, Scene.enable_features, "FeaturesEnabled", blamed=False
     ),
