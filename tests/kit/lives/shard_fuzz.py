@@ -499,7 +499,8 @@ def known_of(shard: Shard, held: frozenset[str] = frozenset()) -> dict[str, dict
                 member_id: (
                     member.group_instance_id,
                     member.token,
-                    list(member.kept_tokens),
+                    # one without an assignment loses them in memory at once, by its log with the next one
+                    list(member.kept_tokens) if group.assigned_generation == group.generation else [],
                     member.commit_seq,
                 )
                 for member_id, member in group.members.items()
