@@ -109,6 +109,19 @@ async def test_where_a_generation_ends_meanwhile_it_is_described_once_more(
     assert len(group.members) == 13
 
 
+async def test_a_static_member_that_takes_a_place_is_shown_once(
+    between: list[Callable[[], object]],
+) -> None:
+    """Its new id may come after those that were described already; generation and state stay."""
+    shard = Described(12)
+    group = shard.cluster.shard.groups["g"]
+    between.append(lambda: group.replace(min(group.members), "~new"))
+    described = await shard.described()
+    assert described == shard.whole()
+    assert len(described.members) == 12
+    assert described.members[-1].member_id == "~new"
+
+
 async def test_where_it_never_keeps_still_it_is_described_at_a_stretch(
     between: list[Callable[[], object]],
 ) -> None:

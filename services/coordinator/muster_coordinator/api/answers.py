@@ -152,7 +152,8 @@ class Answers:
             return None
         incremental = group.incremental
         changes = None if incremental is None else incremental.changes
-        return shard.epoch, id(group), group.state, group.generation, id(incremental), changes
+        # a static member that takes another one's place does so in a new table of members
+        return shard.epoch, group, group.state, group.generation, group.members, incremental, changes
 
     async def history(
         self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
