@@ -50,12 +50,13 @@ async def services_at(channel: grpc.aio.Channel, metadata: Any) -> set[str]:
 async def answer(channel: grpc.aio.Channel, method: Method, metadata: Any) -> grpc.StatusCode | None:
     """How a call with an empty request is answered; None: a stream goes on, or has an answer."""
     path, streams = method
+    # One request or many are the same on the wire; it ends what it sends after the first.
+    call: Any = channel.unary_stream(path) if streams else channel.unary_unary(path)
     try:
         if streams:
-            # Of one request or of many is the same on the wire; it ends what it sends after the first.
-            await anext(aiter(channel.unary_stream(path)(b"", metadata=metadata, timeout=5)))
+            await anext(aiter(call(b"", metadata=metadata, timeout=5)))
         else:
-            await channel.unary_unary(path)(b"", metadata=metadata, timeout=60)
+            await call(b"", metadata=metadata, timeout=60)
     except grpc.aio.AioRpcError as error:
         return error.code()
     except StopAsyncIteration:
