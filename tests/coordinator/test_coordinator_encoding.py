@@ -1,5 +1,7 @@
 """Large answers, encoded some at a time."""
 
+from typing import Any
+
 import pytest
 from coordinator.coordinator_cluster import MemoryCluster, owns
 from google.protobuf.message import Message
@@ -139,6 +141,50 @@ async def test_each_answer_that_may_be_large_is_encoded_some_at_a_time(
     assert type(answer).FromString(b"".join(pieces)) == answer
     assert clock.rests >= 2
     assert max(map(len, pieces)) < 9 * (MIB >> 1)
+
+
+def joined_after_small() -> coordinator_pb2.JoinGroupResponse:
+    answer = coordinator_pb2.JoinGroupResponse()
+    _fill(answer.members)
+    return answer
+
+
+def described_after_small() -> coordinator_pb2.DescribeGroupsResponse:
+    answer = coordinator_pb2.DescribeGroupsResponse()
+    _fill(answer.groups.add(group_id="g").members)
+    return answer
+
+
+def _fill(members: Any) -> None:
+    for number in range(2 * PIECE_PARTS):
+        members.add(member_id=f"a{number:03}", metadata=b"m")
+    for number in range(20):
+        members.add(member_id=f"b{number}", metadata=bytes(MIB >> 1))
+
+
+def names_after_small() -> incremental_pb2.ConsumerGroupDescribeResponse:
+    answer = incremental_pb2.ConsumerGroupDescribeResponse()
+    group = answer.groups.add(group_id="g")
+    for number in range(3 * PIECE_PARTS):
+        topics = ["t" * 249] * (1 if number < 2 * PIECE_PARTS else 2_000)
+        group.members.add(member_id=f"m{number:03}", topics=topics)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        joined_after_small(),
+        described_after_small(),
+        names_after_small(),
+    ],
+)
+async def test_large_members_after_small_ones_are_not_encoded_together(answer: Message) -> None:
+    """LIM-48: 14 MB of them were one piece, and held the loop for 45 ms."""
+    pieces = await in_pieces(answer, LoopShare())
+    assert type(answer).FromString(b"".join(pieces)) == answer
+    assert max(map(len, pieces)) < MIB
+    assert len(pieces) < 200
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,10 @@ _FIRST_PIECE_PARTS = 8
 _SHORT_PIECE_BYTES = 1 << 16
 _LONG_PIECE_BYTES = 1 << 18
 """After a longer piece the next one has half as many parts, after a short one twice as many."""
+_SMALL_BYTES = 4 << 10
+"""Parts that have more in bytes and lists are encoded by themselves, whatever those before them had."""
+_LISTED_BYTES = 32
+"""About what is in a list takes: the name of a topic, or the number of a partition."""
 
 _SLICE_S = 0.002
 """After longer of it the loop is left to others."""
@@ -88,12 +92,12 @@ async def _encode(message: Message, pieces: list[bytes], share: LoopShare) -> No
             getattr(rest, field.name).CopyFrom(content)
     pieces.append(rest.SerializeToString())
     for field, parts in divided:
-        may_be_large = _has_parts(field.message_type)
+        may_be_large = _has_parts(field.message_type) or bool(_long_fields(field.message_type))
         begin, at_once = 0, 1 if may_be_large else _FIRST_PIECE_PARTS
         while begin < len(parts):
             some = parts[begin : begin + at_once]
             if may_be_large:
-                some = list(takewhile(_has_few_parts, some))
+                some = list(takewhile(_is_small, some))
             if some:
                 together = kind()
                 getattr(together, field.name).extend(some)
@@ -112,8 +116,22 @@ async def _encode(message: Message, pieces: list[bytes], share: LoopShare) -> No
                 await share.rest()
 
 
-def _has_few_parts(message: Message) -> bool:
-    return _more_parts_than(_FIRST_PIECE_PARTS, message) >= 0
+def _is_small(message: Message) -> bool:
+    """Whether a part is encoded together with others."""
+    if _more_parts_than(_FIRST_PIECE_PARTS, message) < 0:
+        return False
+    long = _long_fields(message.DESCRIPTOR)
+    return sum([size * len(getattr(message, name)) for name, size in long]) <= _SMALL_BYTES
+
+
+@lru_cache
+def _long_fields(descriptor: Descriptor) -> tuple[tuple[str, int], ...]:
+    """The fields of a message that have bytes, or many texts or numbers, and what one of them takes."""
+    return tuple(
+        (field.name, _LISTED_BYTES if field.is_repeated else 1)
+        for field in descriptor.fields
+        if field.message_type is None and (field.is_repeated or field.type == field.TYPE_BYTES)
+    )
 
 
 @lru_cache
