@@ -407,14 +407,14 @@ class GroupLife(RuleBasedStateMachine):
             for member in group.members.values():
                 if member.join_call is not None:
                     parked.add(member.join_call)
-                    assert joins or group.in_flight
+                    assert joins or group.line.in_flight
                 if member.sync_call is not None:
                     parked.add(member.sync_call)
-                    assert syncs or group.in_flight
+                    assert syncs or group.line.in_flight
             if group.state is GroupState.PREPARING_REBALANCE:
-                assert len(joins) == 1 or group.in_flight
+                assert len(joins) == 1 or group.line.in_flight
             if group.state is GroupState.COMPLETING_REBALANCE:
-                assert len(syncs) == 1 or group.in_flight
+                assert len(syncs) == 1 or group.line.in_flight
         if set(context.calls) - parked:
             assert self.cluster.waiting, "a call that is not parked waits for the log"
             assert all(append.armed for append in context._appends.values() if append.holds is not None)
@@ -424,7 +424,7 @@ class GroupLife(RuleBasedStateMachine):
         for group in self.cluster.shard.groups.values():
             for member in group.members.values():
                 armed = member.heartbeat is not None and member.heartbeat.armed
-                assert armed or member.is_waiting or group.in_flight or self.suspended
+                assert armed or member.is_waiting or group.line.in_flight or self.suspended
 
     @invariant()
     def the_books_are_right(self) -> None:

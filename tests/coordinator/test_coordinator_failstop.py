@@ -35,6 +35,7 @@ from muster_core.log.application import Application
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.group_settings import SettingsChanges
+from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.descriptions import Descriptions
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
 from muster_core.protocol.incremental.kinds.kind_changes import KindChanges
@@ -387,7 +388,7 @@ CASES = {
     "append done": Case(
         Application, "_offset_committed", lambda *args: args[3].group_id, Scene.commit, "AppendDone"
     ),
-    "suspend": Case(Group, "drop_deadlines", of_group, Scene.suspend, "Suspend"),
+    "suspend": Case(Deadlines, "suspend", of_group, Scene.suspend, "Suspend"),
     "resume": Case(Rebalancer, "restart_waits", of_group, Scene.resume, "Resume"),
     "topics": Case(Lines, "in_line", of_group, Scene.change_topics, "TopicsChanged"),
     "features": Case(

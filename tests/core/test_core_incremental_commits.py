@@ -204,7 +204,7 @@ def test_commits_that_wait_for_a_slow_log_are_refused_and_not_kept() -> None:
     call_id = cluster.send(committing(member, 10))
     cluster.advance(cluster.config.append_timeout_ms)
     assert code_of(cluster, call_id) == error_code.COORDINATOR_NOT_AVAILABLE
-    assert not cluster.shard.groups[GROUP].commits
+    assert not cluster.shard.groups[GROUP].line.commits
     cluster.acknowledge()
     assert not commits(cluster)
 

@@ -437,7 +437,7 @@ def test_of_many_that_waited_for_a_target_some_are_answered_at_a_time_while_thei
     counts = [sum(map(cluster.is_parked, calls))]
     _, newcomer = joins(cluster, "z")
     while counts[-1]:
-        assert cluster.shard.groups[GROUP].line
+        assert cluster.shard.groups[GROUP].line.steps
         assert not cluster.work
         cluster.advance(4)
         counts.append(sum(map(cluster.is_parked, calls)))

@@ -133,7 +133,7 @@ def test_a_plan_of_many_topics_is_gone_through_in_turns_while_the_group_waits() 
     while len(cluster.log) == stored:
         turns += 1
         assert leader.heartbeat() == error_code.NONE
-        assert cluster.shard.groups["g"].line
+        assert cluster.shard.groups["g"].line.steps
         cluster.advance(4)
     assert turns >= 3
     assert leader.synced().assignment == many(3 * plans.TURN_TOPICS)

@@ -148,7 +148,7 @@ def test_of_two_who_want_a_place_while_a_record_is_on_its_way_the_second_does_no
     gone = acts.member(cluster, "x")
     gone.member_id = next(iter(cluster.shard.groups["g"].members))
     cluster.send(coordinator_pb2.LeaveGroupRequest(group_id="g", members=[Leaver(member_id=gone.member_id)]))
-    assert cluster.shard.groups["g"].in_flight
+    assert cluster.shard.groups["g"].line.in_flight
     mine = acts.member(cluster, "b=i").join()
     cluster.identity = THIEF
     theirs = acts.member(cluster, "c=i").join()

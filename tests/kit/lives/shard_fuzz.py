@@ -523,7 +523,7 @@ def _check_group(group: Group) -> None:
         raise Differs(f"{group.group_id}: static ids {group.static_members} of members {static}")
     if members and group.leader not in members:
         raise Differs(f"{group.group_id}: leader {group.leader!r} is no member")
-    if group.state is GroupState.EMPTY and members and not group.in_flight:
+    if group.state is GroupState.EMPTY and members and not group.line.in_flight:
         raise Differs(f"{group.group_id}: Empty with {len(members)} members")
     if not group.pending_sync <= members.keys():
         raise Differs(f"{group.group_id}: waits for the sync of nobody")

@@ -364,7 +364,7 @@ def _has_large_answer(shard: OwnedShard, request: GroupRequest) -> bool:
     if not isinstance(request, _MAY_HAVE_LARGE_ANSWERS) or shard.phase is not Phase.SERVING:
         return False
     group = shard.core.groups.get(request.group_id) if shard.core is not None else None
-    if group is None or group.in_flight:
+    if group is None or group.line.in_flight:
         return False
     member = group.member_of(request.member_id, request.group_instance_id)
     if member is None:

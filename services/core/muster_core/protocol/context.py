@@ -210,7 +210,7 @@ class ShardContext:
                 follows = nothing_follows
             some, encodings = some[last], encodings[last]
         if holds is not None:
-            holds.in_flight = True
+            holds.line.in_flight = True
         self._send(OpenAppend(some, encodings, done, self._lose_patience, holds, tuple(calls), overdue))
 
     def _send(self, append: OpenAppend, *, joined: bool = False) -> None:
@@ -261,7 +261,7 @@ class ShardContext:
             self.application.apply(position.after(index), record)
         group = append.holds
         if group is not None:
-            group.in_flight = False
+            group.line.in_flight = False
         append.done()
         if group is not None:
             self.lines.move_up(group)
@@ -323,7 +323,8 @@ class ShardContext:
 
     @staticmethod
     def _is_idle(group: Group) -> bool:
-        return group.is_vacant and not (group.members or group.in_flight or group.in_turns or group.line)
+        line = group.line
+        return group.is_vacant and not (group.members or line.in_flight or line.in_turns or line.steps)
 
     # --- members
 

@@ -9,7 +9,8 @@ from muster_core import error_code
 from muster_core.clock import Now
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
-from muster_core.state.group import Group, Step
+from muster_core.state.group import Group
+from muster_core.state.line import Step
 from muster_core.waiting.timing_wheel import CallbackTimer, TimingWheel
 
 _PAUSE_MS = 4
@@ -66,25 +67,26 @@ class Lines:
             deadline: whether it is due because members said nothing; it is dropped at a suspension.
             call_id: the call that wants it, which is refused when the log is too slow; None: none does.
         """
-        if group.has_line:
-            group.line.append(Step(step, call_id, deadline))
-        elif group.commits:  # it follows a record, after the commits that have waited for that (GRP-38)
-            group.commits.append(Step(step, call_id, deadline))
+        line = group.line
+        if line.must_wait:
+            line.steps.append(Step(step, call_id, deadline))
+        elif line.commits:  # it follows a record, after the commits that have waited for that (GRP-38)
+            line.commits.append(Step(step, call_id, deadline))
         else:
             step()
 
     def call_in_line(self, group: Group, call: Request) -> bool:
         """Puts a call in line if the group has one; returns whether it had to."""
-        has_line = group.has_line
-        if has_line:
-            group.line.append(self._routed(call))
-        return has_line
+        must_wait = group.line.must_wait
+        if must_wait:
+            group.line.steps.append(self._routed(call))
+        return must_wait
 
     def commit_in_line(self, group: Group, call: Request) -> bool:
         """Puts a member's commit before all that is no commit; returns whether it has to wait (GRP-38)."""
-        if group.in_flight:
-            group.commits.append(self._routed(call))
-        return group.in_flight
+        if group.line.in_flight:
+            group.line.commits.append(self._routed(call))
+        return group.line.in_flight
 
     def _routed(self, call: Request) -> Step:
         return Step(partial(self.route, call.call_id), call_id=call.call_id)
@@ -104,16 +106,16 @@ class Lines:
             Whether the call is in line; not one that was already.
         """
         if call is self._turn.arrived:
-            group.gathers = True
+            group.line.gathers = True
             self._gathering.append(group)
             self.call_in_line(group, call)
-        return group.gathers
+        return group.line.gathers
 
     def gathered(self) -> list[Group]:
         """Ends the gathering; returns the groups in whose lines calls were gathered, to move up."""
         groups, self._gathering = self._gathering, []
         for group in groups:
-            group.gathers = False
+            group.line.gathers = False
         return groups
 
     def go_on_later(self, group: Group, call: Request, step: Callable[[], None]) -> None:
@@ -129,15 +131,16 @@ class Lines:
 
     def pause(self, group: Group, step: Callable[[], None]) -> None:
         """Runs a step on a group after a pause for others, before what is in line."""
-        if group.in_flight or group.in_turns:
-            group.line.appendleft(Step(partial(self.pause, group, step)))
+        line = group.line
+        if line.in_flight or line.in_turns:
+            line.steps.appendleft(Step(partial(self.pause, group, step)))
             return
-        group.in_turns = True
+        line.in_turns = True
         pause = CallbackTimer(group.group_id, partial(self._pause_ended, group, step))
         self._wheel.arm(pause, self._turn.now.boot_ms + _PAUSE_MS)
 
     def _pause_ended(self, group: Group, step: Callable[[], None]) -> None:
-        group.in_turns = False
+        group.line.in_turns = False
         step()
         self.move_up(group)
 
@@ -149,18 +152,20 @@ class Lines:
 
     def move_up(self, group: Group) -> None:
         """Goes on with what waits in line, until a step stores records or waits itself."""
-        while not group.in_flight and (step := group.next_step()) is not None:
+        line = group.line
+        while not line.in_flight and (step := line.next_step()) is not None:
             step.run()
 
     def refuse_line(self, group: Group) -> None:
         """Refuses the calls in line: the log is too slow. Other steps stay in line."""
-        line, group.line = (*group.commits, *group.line), deque()
-        group.commits.clear()
-        for step in line:
+        line = group.line
+        waited, line.steps = (*line.commits, *line.steps), deque()
+        line.commits.clear()
+        for step in waited:
             if step.call_id is not None:
                 self._turn.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._turn.log_slow)
             else:
-                group.line.append(step)
+                line.steps.append(step)
 
 
 def _not_routed(call: Request) -> None:

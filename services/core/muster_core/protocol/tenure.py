@@ -91,7 +91,7 @@ class Tenure:
         self._targets.drop()
         for group in self._context.groups.values():
             self._context.working_on = group
-            group.drop_deadlines()
+            group.line.drop_deadlines()
             self._deadlines.suspend(group)
             for member in group.members.values():
                 member.may_extend(self._context.now.boot_ms)

@@ -1,8 +1,6 @@
 """A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -24,6 +22,7 @@ from muster_core.state.holdings import (
     OWNED_PARTITION_BYTES,
     Holdings,
 )
+from muster_core.state.line import Line
 from muster_core.state.members.claims import topics_claimed
 from muster_core.state.members.member import Member
 from muster_core.state.members.member_ids import MemberIds
@@ -39,20 +38,6 @@ CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
 
 _NOBODY = ("", None)
-
-
-class Step(NamedTuple):
-    """What waits in line after a group record.
-
-    Attributes:
-        run: what to do.
-        call_id: the call that waits with it; None: no call.
-        deadline: whether it is due because members said nothing.
-    """
-
-    run: Callable[[], None]
-    call_id: int | None = None
-    deadline: bool = False
 
 
 class Group:
@@ -90,12 +75,7 @@ class Group:
         planned: what its leader has handed in and is on its way to the log; None: nothing.
         settings: what is set for it, whatever kind it is of; replaced, never changed.
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
-        in_flight: whether a group record is on its way to the log.
-        gathers: whether what waits in line does so until the next `Tick`.
-        in_turns: whether calls are carried out in several turns, and are to go on.
-        line: what waits for any of them, in order.
-        commits: those of members, which wait for the record that is in flight and for nothing else; behind
-            them what follows from that record.
+        line: what waits for a record of it that is on its way to the log, or for its next turn.
         held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
     """
 
@@ -126,11 +106,7 @@ class Group:
         self.planned: Plan | None = None
         self.settings = NO_SETTINGS
         self.stored = True
-        self.in_flight = False
-        self.gathers = False
-        self.in_turns = False
-        self.line: deque[Step] = deque()
-        self.commits: deque[Step] = deque()
+        self.line = Line()
         self._supporters = Supporters()
         self._topics_of: tuple[str, str] | None = None  # for which type and protocol the topics were read
         self._ids = MemberIds()
@@ -141,19 +117,6 @@ class Group:
         self._holdings: Holdings | None = None
         self._counted_size = (0, 0)
         self.held_bytes = 0
-
-    # --- what waits
-
-    @property
-    def has_line(self) -> bool:
-        """Whether what comes for it now has to wait."""
-        return self.in_flight or self.gathers or self.in_turns
-
-    def next_step(self) -> Step | None:
-        """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
-        if self.commits:
-            return self.commits.popleft()
-        return self.line.popleft() if self.line and not self.in_turns else None
 
     # --- what it holds
 
@@ -221,11 +184,6 @@ class Group:
             owned |= topics & topics_claimed(self.members.values())
         self.renewed_topics |= owned
         return bool(owned)
-
-    def drop_deadlines(self) -> None:
-        """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
-        self.line = deque(step for step in self.line if not step.deadline)
-        self.commits = deque(step for step in self.commits if not step.deadline)
 
     # --- states
 

@@ -170,7 +170,7 @@ class IncrementalHeartbeats:
             return
         asked = [(call, request), *self._next_in_line(group, call, request)]
         for _ in range(self._take_together(group, asked) - 1):
-            group.line.popleft()
+            group.line.steps.popleft()
 
     def _take_together(self, group: Group, asked: Sequence[_Asked]) -> int:
         """Decides the first of some requests, and as many more as the log takes at a time.
@@ -202,7 +202,7 @@ class IncrementalHeartbeats:
         members = {request.member_id}
         if call.place is None or not can_be_together(request):
             return
-        for step in islice(group.line, _TOGETHER - 1):
+        for step in islice(group.line.steps, _TOGETHER - 1):
             later = None if step.call_id is None else self._context.calls.get(step.call_id)
             message = None if later is None else later.message
             if (
