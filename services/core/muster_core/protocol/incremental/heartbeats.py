@@ -15,13 +15,12 @@ from muster_protos.muster.v1.incremental_pb2 import (
 from muster_core import error_code
 from muster_core.catalog import NOTHING_KNOWN
 from muster_core.error_code import ErrorCode
-from muster_core.events import Request, Resolved, StreamPlace
+from muster_core.events import Request, Resolved
 from muster_core.features import Feature
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.decisions.heartbeat import go_on
 from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Surroundings
-from muster_core.incremental.decisions.request_faults import fault_of
 from muster_core.incremental.decisions.together import Asked, can_be_together, decide_together
 from muster_core.incremental.decisions.upkeep import tend
 from muster_core.incremental.group import IncrementalGroup
@@ -32,6 +31,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.incremental.answers import answer_of
 from muster_core.protocol.incremental.deadlines import Deadlines
 from muster_core.protocol.incremental.expressions import ExpressionSearch
+from muster_core.protocol.incremental.heartbeat_checks import NO_GROUP, HeartbeatChecks
 from muster_core.protocol.incremental.kinds.reversions import Reversions
 from muster_core.protocol.incremental.settings import assignors_of, may_hold
 from muster_core.protocol.incremental.stream_members import StreamMembers
@@ -44,12 +44,8 @@ from muster_core.state.group import Group
 from muster_core.state.group_settings import session_ms_of
 from muster_core.state.members.member_secret import hash_of
 
-_NO_GROUP = "there is no incremental group of this name"
-_IS_CLASSIC = "the group is a classic one and has members"
-_UNPROVABLE = "member_secret is empty: nobody joins without one here (MUSTER_GROUP_REQUIRE_MEMBER_SECRETS)"
 _NO_TARGET = "the first assignment of the group is not there yet; try again"
 _JOINED_SINCE = "the member has joined again, or left for a while, since"
-_HIDDEN = "topic_regex matches a topic that the caller must not see (`muster access check` explains)"
 _TOGETHER = 100
 """Requests that are one decision, at most."""
 
@@ -85,6 +81,7 @@ class IncrementalHeartbeats:
         self._streams = streams
         self._targets = targets
         self._expressions = ExpressionSearch(context, self._resolved)
+        self._checks = HeartbeatChecks(context, streams, reversions, self._expressions)
         self._out_of_date: set[str] = set()
         self._together = WeakKeyDictionary[Group, int]()
         targets.go_on_with(self._go_on)
@@ -157,7 +154,7 @@ class IncrementalHeartbeats:
         """Answers when the log has what the request changes."""
         context = self._context
         try:
-            self._check(request, call.place)
+            self._checks.check(request, call.place)
             group = self._group(request)
         except Refused as refused:
             self._refuse(call, refused)
@@ -223,10 +220,7 @@ class IncrementalHeartbeats:
         accepted: list[_Asked] = []
         for call, request in asked:
             try:
-                self._check_secret(call, group, request)
-                self._streams.check(call, request)
-                self._check_kind(group, request)
-                self._check_expression(call, group, request)
+                self._checks.check_in_group(call, group, request)
                 accepted.append((call, request))
             except Refused as refused:
                 context.forget_unstored(group)
@@ -273,26 +267,6 @@ class IncrementalHeartbeats:
         calls = [call.call_id for (call, _), _ in taken]
         context.append(outcome.records, done, holds=group, calls=calls)
 
-    def _check(self, request: ConsumerGroupHeartbeatRequest, place: StreamPlace | None) -> None:
-        """What is looked at before any group.
-
-        Raises:
-            Refused: it is not well.
-        """
-        context = self._context
-        if Feature.INCREMENTAL_GROUPS not in context.features:
-            text = f"incremental groups need the feature {Feature.INCREMENTAL_GROUPS}"
-            raise Refused(error_code.UNSUPPORTED_VERSION, text)
-        if place is not None and not (request.member_seq and place.connection):
-            text = "on a session a heartbeat names its join, and a connection from 1"
-            raise Refused(error_code.INVALID_REQUEST, text)
-        if fault := fault_of(request, context.room.assignors):
-            raise Refused(error_code.INVALID_REQUEST, fault)
-        low_ms, high_ms = context.config.min_session_timeout_ms, context.config.max_session_timeout_ms
-        if request.session_timeout_ms and not low_ms <= request.session_timeout_ms <= high_ms:
-            text = f"session_timeout_ms must be 0, or {low_ms} to {high_ms}"
-            raise Refused(error_code.INVALID_SESSION_TIMEOUT, text)
-
     def _group(self, request: ConsumerGroupHeartbeatRequest) -> Group:
         """The group of a request, made where the request joins one that is not there (HQ-16, HQ-17, MI-03).
 
@@ -307,49 +281,8 @@ class IncrementalHeartbeats:
             group = Group(request.group_id, context.now.wall_ms, context.config.history_length)
             context.add_unstored(group)
         if group is None:
-            raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
+            raise Refused(error_code.GROUP_ID_NOT_FOUND, NO_GROUP)
         return group
-
-    def _check_secret(self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest) -> None:
-        """Who knows the id of a member cannot speak for it (docs/safety.md, SES-39).
-
-        Raises:
-            Refused: the secret is another one, or needed and missing.
-        """
-        context = self._context
-        if context.proven_id(group, request, call) != request.member_id:
-            raise Refused(error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join it")
-        is_needed = context.config.require_member_secrets and context.keeps_secrets
-        if is_needed and request.member_epoch == JOIN and not request.member_secret:
-            raise Refused(error_code.INVALID_REQUEST, _UNPROVABLE)
-
-    def _check_kind(self, group: Group, request: ConsumerGroupHeartbeatRequest) -> None:
-        """Whether a group has, or can have, members of this kind.
-
-        Raises:
-            Refused: it cannot.
-        """
-        incremental = group.incremental
-        if incremental is None:
-            self._reversions.check_kind(group, request)
-        if incremental is None and request.member_epoch != JOIN:
-            raise Refused(error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
-        # classic members may be in no record yet, also in a group that was incremental until now
-        has_classic = not group.is_vacant or group.members or group.pending_members
-        if has_classic and (incremental is None or not incremental.members):
-            raise Refused(error_code.GROUP_ID_NOT_FOUND, _IS_CLASSIC)
-
-    def _check_expression(self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest) -> None:
-        """Who comes to an expression may see what it matches (docs/safety.md, INC-52).
-
-        Raises:
-            Refused: it may not.
-        """
-        incremental = group.incremental
-        if incremental is not None and self._expressions.hides(
-            incremental, request.topic_regex, call.identity
-        ):
-            raise Refused(error_code.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
 
     def _decide(self, group: Group, asked: Sequence[_Asked]) -> list[Outcome | Refused]:
         """What becomes of requests, in order."""
