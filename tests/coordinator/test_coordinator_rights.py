@@ -434,6 +434,23 @@ async def test_what_is_refused_or_ends_something_is_told_in_the_trail(callers: C
     }
 
 
+@pytest.mark.row("GV-21")
+async def test_a_member_that_an_operator_names_by_either_id_is_told_to_be_out(callers: Callers) -> None:
+    """`muster groups remove-member` does not know which of the two a name is, and asks for both."""
+    member = await joined(callers.worker, "mine-1")
+    with capture_logs() as lines:
+        for name in (member.member_id, "nobody"):
+            leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
+            leaving.members.add(member_id=name)
+            leaving.members.add(group_instance_id=name)
+            await callers.operator.stub.LeaveGroup(leaving, timeout=60)
+    told = [line for line in lines if line["event"] == "audit"]
+    assert [(t["what"], t["outcome"], t.get("errors")) for t in told] == [
+        ([f"member:mine-1/{member.member_id}"], "done", None),
+        (["member:mine-1/nobody"], "failed", {"member:mine-1/nobody": "ERROR_CODE_UNKNOWN_MEMBER_ID"}),
+    ]
+
+
 async def test_no_quota_says_to_who_may_nothing_whether_a_group_exists(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:

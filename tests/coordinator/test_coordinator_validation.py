@@ -1,7 +1,6 @@
 from typing import Any
 
 import pytest
-from muster_coordinator.api.callers import host_of
 from muster_coordinator.validation import violations
 from muster_protos.muster.v1 import (
     common_pb2,
@@ -10,6 +9,7 @@ from muster_protos.muster.v1 import (
     group_settings_pb2,
     incremental_pb2,
 )
+from muster_runtime.addresses import host_in_peer
 
 LONG = "x" * 256
 TOPIC = coordinator_pb2.OffsetCommitRequest.Topic
@@ -251,4 +251,4 @@ def test_no_more_is_looked_for_than_the_first_hundred_of_many_broken_limits() ->
     ],
 )
 def test_the_host_of_a_member_is_read_from_its_peer(peer: str, host: str) -> None:
-    assert host_of(peer) == host
+    assert host_in_peer(peer) == host

@@ -209,6 +209,7 @@ async def test_a_topic_is_changed_by_who_may(asked: Asked, name: str) -> None:
             refused = (await asked.call("owner", method, request)).error_code == NO_TOPIC
             assert refused is (name == "u")
     told = [(t["action"], t["who"], t["what"], t["outcome"]) for t in lines if t["event"] == "audit"]
+    assert {t["where"] for t in lines if t["event"] == "audit"} == {"127.0.0.1"}, "as a coordinator tells it"
     if name == "u":
         assert told == [(verb, "owner", ["topic:u"], "refused") for verb in ("create", "alter", "delete")]
     else:

@@ -4,6 +4,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_runtime.addresses import host_in_peer
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import need_of
@@ -119,4 +120,4 @@ class Rights:
             return False
         need = need_of(_SERVICE, method)
         who = current_identity().name
-        return not self._access.allows(who, need.verb, need.kind, name, context.peer())
+        return not self._access.allows(who, need.verb, need.kind, name, host_in_peer(context.peer()))

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
+from muster_runtime.addresses import host_in_peer
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
@@ -213,7 +214,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self, method: str, name: str, change: metadata_pb2.ChangeTopicRequest, request_id: str, context: Any
     ) -> metadata_pb2.ChangeTopicResponse:
         # What gRPC knows of the call is asked now: it must not be asked when the caller has left.
-        where, remaining_s = context.peer(), context.time_remaining()
+        where, remaining_s = host_in_peer(context.peer()), context.time_remaining()
 
         async def changed() -> metadata_pb2.ChangeTopicResponse:
             answer = await self._carried_out(change, request_id, remaining_s)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic_settings import NoDecode
@@ -24,6 +25,15 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def host_in_peer(peer: str) -> str:
+    """The address in what grpc calls a peer: `ipv4:10.0.0.7:5123` → `10.0.0.7`; empty for a local socket."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return ""
+    host, _, _ = unquote(rest).rpartition(":")
+    return host.strip("[]")
 
 
 def parse_address(text: str, *, lowest_port: int = 1) -> Address:

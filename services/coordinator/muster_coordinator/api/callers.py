@@ -2,8 +2,8 @@
 
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated, Any
-from urllib.parse import unquote
 
+from muster_runtime.addresses import host_in_peer
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic_settings import NoDecode
 
@@ -35,7 +35,7 @@ class Callers:
         Args:
             context: the call, as grpc gives it to a servicer.
         """
-        host = host_of(context.peer())
+        host = host_in_peer(context.peer())
         if not self._trusted:
             return host
         # Of several such headers gRPC keeps the last one, which is that of the nearest proxy.
@@ -50,15 +50,6 @@ class Callers:
     def _is_trusted(self, host: str) -> bool:
         address = ip_address(host) if host else None
         return address is not None and any(address in network for network in self._trusted)
-
-
-def host_of(peer: str) -> str:
-    """The address in what grpc calls a peer: `ipv4:10.0.0.7:5123` → `10.0.0.7`; empty for a local socket."""
-    kind, _, rest = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    host, _, _ = unquote(rest).rpartition(":")
-    return host.strip("[]")
 
 
 def _address(text: str) -> str:

@@ -460,15 +460,24 @@ def outcomes_of(request: GroupRequest, answer: Any) -> tuple[list[str], dict[str
         case DeleteGroupsRequest():
             codes = {f"group:{result.group_id}": result.error_code for result in answer.results}
         case LeaveGroupRequest():
-            codes = {
-                f"member:{request.group_id}/{one.member_id or one.group_instance_id}": one.error_code
-                for one in answer.members
-            } or {f"group:{request.group_id}": answer.error_code}
+            codes = _left(request.group_id, answer) or {f"group:{request.group_id}": answer.error_code}
         case OffsetDeleteRequest():
             codes = _removed_offsets(request, answer) or {f"group:{request.group_id}": answer.error_code}
         case _:
             codes = {f"group:{group_of(request)}": answer.error_code}
     return list(codes), {what: common_pb2.ErrorCode.Name(code) for what, code in codes.items() if code}
+
+
+def _left(
+    group_id: str, answer: coordinator_pb2.LeaveGroupResponse
+) -> dict[str, common_pb2.ErrorCode.ValueType]:
+    """By member; one that is named as an id and as an instance id is out if either was so."""
+    codes: dict[str, common_pb2.ErrorCode.ValueType] = {}
+    for one in answer.members:
+        what = f"member:{group_id}/{one.member_id or one.group_instance_id}"
+        if codes.get(what) != error_code.NONE:
+            codes[what] = one.error_code
+    return codes
 
 
 def _removed_offsets(
