@@ -91,4 +91,4 @@ def asks(group_id: str) -> coordinator_pb2.OffsetFetchRequest:
 
 
 if __name__ == "__main__":
-    stage(attack, coordinator_mb=700)
+    stage(attack, coordinator_mb=700, in_memory=True)

@@ -124,12 +124,12 @@ class ServerSettings(Settings):
         ),
     )
     max_concurrent_streams: int = Field(
-        default=2_500,
+        default=1_000,
         ge=10,
         le=1_000_000,
         description=(
             "Open calls of one connection, with those that were given up and are not forgotten yet; more "
-            "wait at the client."
+            "wait at the client, behind parked ones too. A session stream is one call."
         ),
     )
     max_deadline_ms: int = Field(
