@@ -10,6 +10,7 @@ from abuse.http2 import DATA, Connection, frame, grpc_message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from kit.waiting import until, until_equal
 from muster_protos.muster.internal.v1 import (
     metadata_pb2,
     metadata_pb2_grpc,
@@ -352,15 +353,20 @@ def test_limits_of_unknown_methods_are_refused() -> None:
 
 
 async def test_thousands_of_parked_calls_fit() -> None:
-    """A burst of them was cancelled with the defaults of gRPC."""
+    """A burst of them was cancelled with the defaults of gRPC; a connection has a thousand at most."""
     instance = await start(ServerSettings())
-    method = instance.channel.unary_unary(SERVICE + "ListTopics")
-    calls = [method(b"", timeout=60) for _ in range(2_000)]
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    others = [grpc.aio.insecure_channel(f"127.0.0.1:{instance.server.port}", options=own) for _ in range(2)]
+    methods: list[Any] = [channel.unary_unary(SERVICE + "ListTopics") for channel in others]
+    calls = [method(b"", timeout=60) for method in methods for _ in range(1_000)]
+    caller = await until(lambda: next(instance.server.quotas.parties(), None))
+    await until_equal(lambda: caller.open_calls, 2_000, "parked calls")
     assert await instance.unary(SERVICE + "FindCoordinator") == b""
     assert not [call for call in calls if call.done()]
     for call in calls:
         call.cancel()
-    await instance.channel.close()
+    for channel in (*others, instance.channel):
+        await channel.close()
     await instance.server.stop(0)
 
 
