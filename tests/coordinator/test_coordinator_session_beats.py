@@ -9,6 +9,7 @@ from muster_coordinator.api.rights import Rights
 from muster_coordinator.session.dependencies import StreamDependencies
 from muster_coordinator.session.stream import SessionStream
 from muster_coordinator.settings import SessionSettings
+from muster_coordinator.shard.asking import ask
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
 from muster_core.events import Attach, Beat, Push
@@ -124,5 +125,5 @@ async def test_a_beat_after_the_deadline_prolongs_nobody(event: str) -> None:
     heard = bench.shard.beat(Beat(1)) if event == "beat" else bench.shard.attach(Attach(1, request))
     assert heard == error_code.COORDINATOR_NOT_AVAILABLE
     assert bench.shard.suspended
-    answer: Any = await bench.shard.call(coordinator_pb2.HeartbeatRequest(group_id="g", member_id="m"), "h")
+    answer: Any = await ask(bench.shard, coordinator_pb2.HeartbeatRequest(group_id="g", member_id="m"), "h")
     assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE

@@ -11,6 +11,7 @@ from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.shard.asking import ask
 from muster_coordinator.shard.dependencies import Claimant, Dependencies
 from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
@@ -100,14 +101,14 @@ class Bench(ShardListener):
             name="t", partitions=[coordinator_pb2.OffsetCommitRequest.Partition(offset=offset)]
         )
         request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1, topics=[topic])
-        return asyncio.ensure_future(self.shard.call(request, "h"))
+        return asyncio.ensure_future(ask(self.shard, request, "h"))
 
     def fetch(self) -> "asyncio.Future[Any]":
         topic = common_pb2.TopicPartitions(topic="t", partitions=[0])
         request = coordinator_pb2.OffsetFetchRequest(
             groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="g", topics=[topic])]
         )
-        return asyncio.ensure_future(self.shard.call(request, "h"))
+        return asyncio.ensure_future(ask(self.shard, request, "h"))
 
 
 def code(answer: Any) -> int:
@@ -179,7 +180,7 @@ async def test_who_waits_when_the_core_raises_is_told_to_try_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One turn ends the join phase of a group and then raises for another one: nobody is forgotten."""
-    joining: asyncio.Future[Any] = asyncio.ensure_future(bench.shard.call(first_join("other"), "h"))
+    joining: asyncio.Future[Any] = asyncio.ensure_future(ask(bench.shard, first_join("other"), "h"))
     commit = bench.commit(1)
     await until(lambda: bench.shard.open_calls == 2)
     bench.now_ms += 10 * GATHERING_MS

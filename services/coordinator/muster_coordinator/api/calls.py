@@ -29,6 +29,7 @@ from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.api.encoding import in_pieces, is_large
 from muster_coordinator.api.named import looked_at
 from muster_coordinator.api.rights import Rights, Verdict
+from muster_coordinator.shard.asking import ask, reach
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations
@@ -283,15 +284,15 @@ class Calls:
     async def _ask(self, shard: OwnedShard, request: GroupRequest, host: str) -> GroupResponse:
         if _has_large_answer(shard, request):
             async with self._answers.turn(host):
-                answering = await _begun(shard.call(request, host), LoopShare())
+                answering = await _begun(ask(shard, request, host), LoopShare())
             return await answering
-        return await shard.call(request, host)
+        return await ask(shard, request, host)
 
     async def reach(self, number: int, *, barrier: bool) -> Ask:
         """Waits until a shard can answer, or is known not to; see `Shards.reach`."""
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
-            return await shard.reach(barrier=barrier)
+            return await reach(shard, barrier=barrier)
         return partial(self._not_here, number)
 
     def not_here(self, request: ConsumerGroupHeartbeatRequest) -> GroupResponse:

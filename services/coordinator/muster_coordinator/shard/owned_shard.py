@@ -1,7 +1,7 @@
 """A shard that this process owns, or is about to: how it is taken, served and given up."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -43,7 +43,6 @@ log = structlog.get_logger()
 _RELOADING = "the coordinator loads the group's shard again; try again"
 _NOT_QUARANTINED = "the group is not in quarantine"
 _SUSPEND = Suspend()
-_NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
 
 
 class ShardListener:
@@ -200,47 +199,6 @@ class OwnedShard:
 
     # --- calls
 
-    async def call(self, message: GroupRequest, host: str) -> GroupResponse:
-        """Answers a call, now or when the group protocol says so. Cancel it when its caller goes away."""
-        if self.phase is not Phase.SERVING:
-            await self.settled()
-        if isinstance(message, coordinator_pb2.ReleaseGroupRequest):
-            return self._refused(message) or self._release(message.group_id)
-        if isinstance(message, coordinator_pb2.OffsetFetchRequest):
-            refused = self._refused(message)
-            if refused is None and not await self._confirmed():
-                refused = self._refused(message) or self.refuse(
-                    message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
-                )
-            if refused is not None:
-                return refused
-        return await self._ask(message, host)
-
-    async def reach(self, *, barrier: bool) -> Callable[..., GroupResponse]:
-        """Waits until it can answer what is only read, or is known not to.
-
-        Args:
-            barrier: whether a majority must have confirmed that it is owned here.
-
-        Returns:
-            What answers such calls from now on, at once.
-        """
-        await self.settled()
-        confirmed = not barrier or (self._may_answer and await self._confirmed())
-        return partial(self._read, confirmed=confirmed)
-
-    def _read(
-        self, message: GroupRequest, host: str, shown: MemberRange | None = None, *, confirmed: bool
-    ) -> GroupResponse:
-        refused = self._refused(message)
-        if refused is None and not confirmed:
-            refused = self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER)
-        if refused is not None:
-            return refused
-        answers: list[GroupResponse] = []
-        self.start(message, host, answers.append, shown=shown)
-        return answers[0]
-
     async def settled(self) -> None:
         """Waits for the end of a load or a hand-over, but not for long."""
         if self.phase in (Phase.CLAIMING, Phase.LOADING):
@@ -270,7 +228,7 @@ class OwnedShard:
         """
         served, now = self._served, self._shared.now()
         if served is None or self.phase is not Phase.SERVING or not served.sure(now.boot_ms):
-            refused = self._refused(message)
+            refused = self.refused(message)
             answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
         return served.start(message, host, now, answered, place, shown)
@@ -285,31 +243,17 @@ class OwnedShard:
         return refusal(message, code, self.epoch, text, self.successor)
 
     @property
-    def _may_answer(self) -> bool:
+    def may_answer(self) -> bool:
+        """Whether it is served here, and the lease is held."""
         held = not self.suspended and self._shared.may_answer(self._shared.now().boot_ms)
         return self.phase is Phase.SERVING and held
 
-    def _refused(self, message: GroupRequest) -> GroupResponse | None:
+    def refused(self, message: GroupRequest) -> GroupResponse | None:
         """The answer to a call that the core must not see."""
-        if self._may_answer:
+        if self.may_answer:
             return None
         known = self.successor is not None
         return self.refuse(message, *self.phase.refusal_of(message, successor_known=known))
-
-    async def _confirmed(self) -> bool:
-        """Whether a majority confirmed that the claim is still the last one."""
-        return self._served is not None and await self._served.confirmed(self._shared.barrier_wait_ms)
-
-    async def _ask(self, message: GroupRequest, host: str) -> GroupResponse:
-        future: asyncio.Future[GroupResponse] = asyncio.get_running_loop().create_future()
-        call_id = self.start(message, host, partial(_settle, future))
-        if call_id is None:
-            return future.result()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.abandon(call_id)
-            raise
 
     async def _wait_phase(self, limit_ms: int) -> None:
         with suppress(TimeoutError):
@@ -370,7 +314,7 @@ class OwnedShard:
 
     async def verify(self) -> bool:
         """Asks a majority whether the claim is still the last one; if it is not, the shard is unloaded."""
-        return await self._confirmed()
+        return self._served is not None and await self._served.confirmed(self._shared.barrier_wait_ms)
 
     def was_quiet(self) -> bool:
         """Whether its log has confirmed nothing since this was asked last."""
@@ -452,7 +396,7 @@ class OwnedShard:
         self._drop(None)
         self._listener.changed(self)
 
-    def _release(self, group_id: str) -> coordinator_pb2.ReleaseGroupResponse:
+    def release(self, group_id: str) -> coordinator_pb2.ReleaseGroupResponse:
         """Takes a group out of quarantine; what was left out of it is loaded."""
         if not self._shared.faults.release(self.number, group_id):
             code = error_code.GROUP_ID_NOT_FOUND
@@ -487,11 +431,6 @@ class OwnedShard:
         self.phase = phase
         self._phase_ended.set()
         self._phase_ended = asyncio.Event()
-
-
-def _settle(future: asyncio.Future[GroupResponse], response: GroupResponse) -> None:
-    if not future.done():
-        future.set_result(response)
 
 
 def _claimed(result: metadata_pb2.LogResult) -> int:
