@@ -14,6 +14,7 @@ from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest
 from muster_runtime.loop_share import LoopTurn
+from muster_runtime.rpc.refusals import Unavailable
 
 
 class Counted:
@@ -81,6 +82,7 @@ async def test_calls_of_a_stream_that_ends_count_on_for_a_while() -> None:
         rights=SimpleNamespace(judge=lambda *_: None),
         at_once=lambda _: None,
         answer_judged=answer_judged,
+        loop_turn=LoopTurn(0.002),
     )
     calls = StreamCalls(
         cast(Any, answering), "", 10, nowhere, nowhere, nowhere, lambda: None, admit=counted.admit
@@ -140,3 +142,87 @@ async def test_many_parked_calls_of_a_stream_that_ends_are_given_up_in_turns(
     assert longest <= 2 * 64
     assert shard.abandoned == [number for number in numbers if number not in answered]
     assert over == [len(shard.abandoned)]
+
+
+class Waiting:
+    """Answers no call while it is open; each waits in a task of its own.
+
+    Attributes:
+        ended: how many calls were given up.
+        fails: whether they fail once they may go on, instead of being answered.
+    """
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.ended = 0
+        self.fails = fails
+        self.go_on = asyncio.Event()
+        self.rights = SimpleNamespace(judge=lambda *_: None)
+        self.loop_turn = LoopTurn(0.002)
+
+    async def answer_judged(self, *_: object) -> GroupResponse:
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.ended += 1
+            raise
+        if self.fails:
+            raise Unavailable("try again", 100)
+        return coordinator_pb2.OffsetCommitResponse()
+
+    async def encoded(self, *_: object) -> bytes | None:
+        return None
+
+    @staticmethod
+    def takes_turn(_: GroupRequest) -> bool:
+        return False
+
+    @staticmethod
+    def at_once(_: GroupRequest) -> None:
+        return None
+
+
+async def opened(answering: Waiting, number: int, written: list[session_pb2.ServerFrame]) -> StreamCalls:
+    """A stream with so many calls that wait."""
+
+    def frame(_: int) -> session_pb2.ServerFrame:
+        written.append(session_pb2.ServerFrame())
+        return written[-1]
+
+    nowhere: Any = SimpleNamespace()
+    calls = StreamCalls(cast(Any, answering), "", 5_000, nowhere, frame, nowhere, lambda: None)
+    for call_id in range(1, number + 1):
+        calls.start(session_pb2.Call(call_id=call_id, offset_commit=commit("g", 1)))
+    await asyncio.sleep(0)
+    return calls
+
+
+@pytest.mark.parametrize("number", [1, 64, 2_500])
+async def test_calls_in_tasks_of_a_stream_that_ends_are_given_up_in_turns_too(number: int) -> None:
+    """LIM-68: ten thousand that waited for a turn held the loop for 150 ms.
+
+    What follows comes after all of them: to give up a join that they have parked is a sign of life.
+    """
+    answering = Waiting()
+    calls = await opened(answering, number, [])
+    over: list[int] = []
+    calls.cancel(lambda: over.append(answering.ended))
+    longest = before = 0
+    while not over:
+        await asyncio.sleep(0)
+        longest, before = max(longest, answering.ended - before), answering.ended
+    assert over == [number]
+    assert longest <= 3 * 64
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_comes_of_a_call_after_the_end_of_its_stream_is_written_nowhere(*, fails: bool) -> None:
+    """It would count as unread for ever."""
+    answering = Waiting(fails=fails)
+    written: list[session_pb2.ServerFrame] = []
+    calls = await opened(answering, 100, written)
+    over = asyncio.Event()
+    calls.cancel(over.set)
+    answering.go_on.set()
+    await asyncio.wait_for(over.wait(), 60)
+    assert not written
+    assert answering.ended == 64, "the others had their answers by then"
