@@ -157,6 +157,17 @@ def commit(
     return _changed(message, fields)
 
 
+async def stored_offset(owner: str, group_id: str) -> int:
+    """The offset that a coordinator has stored for a group's first partition; -1: none."""
+    request = coordinator_pb2.OffsetFetchRequest(
+        groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)]
+    )
+    async with connection(owner) as channel:
+        answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
+    topics = answer.groups[0].topics
+    return int(topics[0].partitions[0].offset) if topics else -1
+
+
 def _changed(message: T, fields: dict[str, object]) -> T:
     for name in fields:
         message.ClearField(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from abuse.caller import connection, groups_stub
+from abuse.caller import stored_offset
 from abuse.innocent import TOPIC
 from abuse.internal_ports import REFUSALS, SHARDS
 from abuse.lab import GROUP, Lab, find
@@ -20,7 +20,6 @@ from kit.waiting import until
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import coordinator_pb2
 
 FORGED = 666_666_666_666
 BACK_S = 20.0
@@ -39,7 +38,7 @@ async def main() -> None:
                     raise
             await until(lambda: lab.window(began_s, time.monotonic()).commits > 0, "W to go on", BACK_S)
             window = lab.window(began_s, time.monotonic())
-            stored = await fetched(await find(lab.cluster.servers, GROUP))
+            stored = await stored_offset(await find(lab.cluster.servers, GROUP), GROUP)
             report(f"W's progress is {stored:,} now; its longest gap was {window.gap_s:.1f} s")
             raise Broken("a stranger claimed W's shard and wrote to its log")
 
@@ -75,17 +74,6 @@ async def forge(stub: Any) -> None:
         )
     )
     call.cancel()
-
-
-async def fetched(owner: str) -> int:
-    """What is stored of W's progress."""
-    async with connection(owner) as channel:
-        request = coordinator_pb2.OffsetFetchRequest(
-            groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=GROUP)]
-        )
-        answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
-    topics = answer.groups[0].topics
-    return int(topics[0].partitions[0].offset) if topics else -1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from abuse.caller import commit, connection, groups_stub, name_of
+from abuse.caller import commit, connection, groups_stub, name_of, stored_offset
 from abuse.lab import GAP_S, Lab, Target
 from kit.programs import Broken, report, run
 from kit.waiting import until
@@ -84,7 +84,7 @@ async def judge(
     report(f"full for {room_s - began_s:.1f} s: {told}; W's longest gap {window.gap_s:.1f} s")
     if window.events:
         raise Broken(f"W was disturbed: {'; '.join(window.events)}")
-    if (found := await fetched(target, group)) != acknowledged:
+    if (found := await stored_offset(target.owner, group)) != acknowledged:
         raise Broken(f"{acknowledged} was acknowledged, {found} is stored")
     after = lab.window(time.monotonic() - QUIET_S, time.monotonic())
     if after.gap_s > 2 * GAP_S:
@@ -161,17 +161,6 @@ async def deleted(target: Target, group: str) -> bool:
         except grpc.aio.AioRpcError:
             return False
         return answer.results[0].error_code in {0, common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND}
-
-
-async def fetched(target: Target, group: str) -> int:
-    """The stored offset."""
-    async with connection(target.owner) as channel:
-        request = coordinator_pb2.OffsetFetchRequest(
-            groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group)]
-        )
-        answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
-        offset: int = answer.groups[0].topics[0].partitions[0].offset
-        return offset
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
 
 SHARDS = 50
+_EACH_S = 0.2
 REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE)
 """What a caller is answered who may not."""
 
@@ -31,24 +32,25 @@ async def entries_read(stub: Any) -> int:
     return number
 
 
-async def renewals(stub: Any, node_id: str) -> int:
+async def _leases(node_id: str, times: int) -> AsyncIterator[metadata_pb2.LeaseRequest]:
+    """A lease as a coordinator asks for it."""
+    for number in range(1, times + 1):
+        yield metadata_pb2.LeaseRequest(
+            node_id=node_id,
+            session="a stranger's",
+            host="127.0.0.1",
+            port=9,
+            state=discovery_pb2.COORDINATOR_STATE_LIVE,
+            version="0",
+            features=FEATURE_NAMES,
+            number=number,
+        )
+        await asyncio.sleep(_EACH_S)
+
+
+async def renewals(stub: Any, node_id: str, times: int = 5) -> int:
     """How often a lease in a coordinator's name was renewed for a stranger."""
-
-    async def ask() -> AsyncIterator[metadata_pb2.LeaseRequest]:
-        for number in range(1, 6):
-            yield metadata_pb2.LeaseRequest(
-                node_id=node_id,
-                session="a stranger's",
-                host="127.0.0.1",
-                port=9,
-                state=discovery_pb2.COORDINATOR_STATE_LIVE,
-                version="0",
-                features=FEATURE_NAMES,
-                number=number,
-            )
-            await asyncio.sleep(0.2)
-
-    return sum([answer.renewed async for answer in stub.Lease(ask(), timeout=20)])
+    return sum([answer.renewed async for answer in stub.Lease(_leases(node_id, times), timeout=60)])
 
 
 async def main() -> None:

@@ -20,7 +20,6 @@ from muster_metadata.nodes.keys import log_keys
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.verify.verifier import verify
 
-LEASE_NS = 2_000_000_000
 AOF_CUT_BYTES = 40_000
 FILLER = "filler"
 

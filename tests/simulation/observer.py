@@ -21,7 +21,6 @@ _BECAME = {
 """What a member is told its group has become."""
 
 _ATTACHED = (_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
-_ALIVE = (_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
 _SILENCE = (
     common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED,
     common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED,
@@ -33,12 +32,6 @@ _OF_MEMBERS = (
     coordinator_pb2.HeartbeatResponse,
     coordinator_pb2.LeaveGroupResponse,
     incremental_pb2.ConsumerGroupHeartbeatResponse,
-)
-_MUTATING = (
-    coordinator_pb2.JoinGroupResponse,
-    coordinator_pb2.SyncGroupResponse,
-    coordinator_pb2.LeaveGroupResponse,
-    coordinator_pb2.OffsetCommitResponse,
 )
 
 Member = tuple[str, str]

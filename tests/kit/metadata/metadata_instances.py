@@ -35,17 +35,6 @@ WATCH = metadata_pb2.WatchRequest(
 """Of a watcher of this version."""
 
 
-class LogNodeProcess(Protocol):
-    """One server that can be hurt."""
-
-    @property
-    def url(self) -> str: ...
-    async def start(self) -> None: ...
-    async def kill(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-
-
 class LogNodes(Protocol):
     """Servers of one log."""
 
