@@ -198,8 +198,12 @@ async def test_a_released_lease_is_given_up(bench: Bench) -> None:
 async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
     await until(lambda: bench.held)
     bench.store.sessions["a"] = "another"
-    await until_equal(lambda: bench.called, ["resumed", "suspended", "superseded"])
+    with capture_logs() as lines:
+        await until_equal(lambda: bench.called, ["resumed", "suspended", "superseded"])
     assert not bench.held
+    (told,) = [line for line in lines if line["event"] == "lease_superseded"]
+    assert (told["node_id"], told["reason"]) == ("a", "another took it")
+    assert "MUSTER_COORDINATOR_NODE_ID" in told["meaning"]
 
 
 async def test_a_renewal_names_the_run_that_the_last_one_was_answered_with(bench: Bench) -> None:

@@ -258,6 +258,11 @@ class Holder:
         self.call: Any = instance.stub.Lease()
         self.name, self.session, self.number = name, session, 0
         self.host = "127.0.0.1"
+        self.port = self.socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
 
     async def renew(self, **more: Any) -> metadata_pb2.LeaseResponse:
         self.number += 1
@@ -265,7 +270,7 @@ class Holder:
         await self.call.write(
             metadata_pb2.LeaseRequest(
                 node_id=self.name, session=self.session, host=self.host,
-                port=self.socket.getsockname()[1], number=self.number, version="test",
+                port=self.port, number=self.number, version="test",
                 features=FEATURE_NAMES, **more,
             )
         )  # fmt: skip
@@ -543,13 +548,56 @@ async def test_broken_stream_of_a_process_that_listens_is_no_death(tmp_path: Pat
 async def test_later_process_of_a_name_supersedes_the_earlier_one(cluster: MetadataCluster) -> None:
     first, second = Holder(cluster[0], "c-1", "s-1"), Holder(cluster[1], "c-1", "s-2")
     assert (await first.renew()).renewed
-    assert (await second.renew()).renewed
+    with capture_logs() as lines:
+        assert (await second.renew()).renewed
+        assert (await second.renew()).renewed
+    (taken,) = [line for line in lines if line["event"] == "lease_taken"]
+    assert (taken["node_id"], taken["address"], taken["before"]) == ("c-1", second.address, first.address)
+    assert taken["peer"].startswith("ipv4:127.0.0.1:")
     response = await first.renew()
     assert response.superseded
     assert not response.renewed
     assert (await second.renew()).renewed
-    first.close()
-    second.close()
+    third = Holder(cluster[1], "c-1", "s-3")
+    assert (await third.renew()).renewed
+    assert (
+        await second.renew()
+    ).message == f"another process of this name, at {third.address}, took the lease"
+    for holder in (first, second, third):
+        holder.close()
+
+
+async def test_a_run_of_a_process_keeps_its_addresses(cluster: MetadataCluster) -> None:
+    """Who reads its session in the log has no clients sent elsewhere in its name, unheard by it."""
+    inside = {"internal_host": "10.0.0.1", "internal_port": 7480}
+    holder = Holder(cluster[0], "c-1")
+    assert (await holder.renew()).renewed, "an instance of an older version has left the internal address out"
+    assert (await holder.renew(**inside)).renewed
+    for instance in cluster.instances:
+        for more in (inside, {"internal_host": "10.0.0.2", "internal_port": 7480}, {}):
+            other = Holder(instance, "c-1")
+            if more is not inside:
+                other.port = holder.port
+            with capture_logs() as lines:
+                response = await other.renew(**more)
+            assert (response.renewed, response.superseded) == (False, False)
+            assert response.message == "this run of the process has named another address before"
+            (refused,) = [line for line in lines if line["event"] == "lease_refused"]
+            assert (refused["node_id"], refused["before"]) == ("c-1", holder.address)
+            other.close()
+    assert (await holder.renew(**inside)).renewed
+    holder.close()
+
+
+async def test_of_a_lease_that_nobody_holds_none_is_told_to_have_taken_it(cluster: MetadataCluster) -> None:
+    first, second = Holder(cluster[0], "c-1", "s-1"), Holder(cluster[1], "c-1", "s-2")
+    assert (await first.renew()).renewed
+    assert (await first.renew(release=True)).renewed
+    with capture_logs() as lines:
+        assert (await second.renew()).renewed
+    assert not [line for line in lines if line["event"] == "lease_taken"]
+    for holder in (first, second):
+        holder.close()
 
 
 async def test_who_lost_its_stream_does_not_take_the_lease_back_from_a_later_process(
@@ -564,6 +612,7 @@ async def test_who_lost_its_stream_does_not_take_the_lease_back_from_a_later_pro
             again = Holder(instance, "c-1", "s-1")
             response = await again.renew(run=runs[0], release=release)
             assert (response.superseded, response.renewed) == (True, False)
+            assert f", at {second.address}, took the lease" in response.message
             again.close()
     for _ in range(2):
         assert (await second.renew(run=2)).run == 2

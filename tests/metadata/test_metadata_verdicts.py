@@ -158,7 +158,8 @@ async def test_who_renewed_elsewhere_since_is_not_buried(tmp_path: Path) -> None
         await first.renew()
         await accepted(first.socket)
         await until_equal(lambda: watcher.state("c-1"), LIVE, "seen")
-        await second.renew()
+        second.port = first.port
+        assert (await second.renew()).renewed
         first.close()
         control.close()
         await until_equal(lambda: watcher.state("c-2"), DEAD, "the one that is gone is dead")

@@ -86,7 +86,8 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         shard_count = self._shard_count()
         with self._readers.reading(context) as reader:
             serving = asyncio.create_task(
-                self._metadata.leases.serve(request_iterator, reader.write, shard_count), name="lease-stream"
+                self._metadata.leases.serve(request_iterator, reader.write, shard_count, context.peer()),
+                name="lease-stream",
             )
             halt = asyncio.create_task(self._metadata.stopping.wait(), name="lease-stream-halt")
             try:

@@ -274,7 +274,9 @@ class MemoryMetadata(metadata_pb2_grpc.MetadataServiceServicer):
             store.changed()
             return metadata_pb2.LeaseResponse(number=request.number, renewed=True)
         if store.sessions.get(request.node_id, request.session) != request.session:
-            return metadata_pb2.LeaseResponse(number=request.number, superseded=True)
+            return metadata_pb2.LeaseResponse(
+                number=request.number, superseded=True, message="another took it"
+            )
         store.sessions[request.node_id] = request.session
         store.runs.append(request.run)
         node = discovery_pb2.CoordinatorNode(

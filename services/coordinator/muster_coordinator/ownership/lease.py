@@ -316,7 +316,11 @@ class LeaseKeeper:
             answer = self._answers.get(number)
             self._answers.clear()
         if answer is not None and answer.superseded:
-            log.error("lease_superseded", node_id=self._holder.node_id)
+            log.error(
+                "lease_superseded",
+                node_id=self._holder.node_id, instance=stream.target, reason=answer.message,
+                meaning="no two processes may have one name (MUSTER_COORDINATOR_NODE_ID): this one ends",
+            )  # fmt: skip
             self._lapsed = True
             self._stopping = True
             self._on_loop(self._callbacks.suspended)

@@ -12,6 +12,7 @@ from muster_core.features import lacking
 from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.addresses import Address
 
 from muster_metadata.cluster.leases import LeaseRow
 from muster_metadata.cluster.publisher import ViewPublisher
@@ -141,8 +142,16 @@ class Leases:
         requests: AsyncIterator[metadata_pb2.LeaseRequest],
         answer: Callable[[metadata_pb2.LeaseResponse], Awaitable[None]],
         shard_count: int,
+        peer: str,
     ) -> None:
-        """Renews until the stream ends; if it broke, finds out whether the coordinator died."""
+        """Renews until the stream ends; if it broke, finds out whether the coordinator died.
+
+        Args:
+            requests: what the coordinator asks for.
+            answer: sends an answer.
+            shard_count: of the cluster.
+            peer: where the stream comes from, as gRPC says it.
+        """
         stream = _Stream()
         over = False
         try:
@@ -156,7 +165,7 @@ class Leases:
                     await answer(metadata_pb2.LeaseResponse(number=request.number, message=text))
                     continue
                 self._try_address(stream, request)
-                response = await self._renew(stream, request)
+                response = await self._renew(stream, request, peer)
                 over = response.superseded or (request.release and response.renewed)
                 await answer(response)
                 if over:
@@ -195,54 +204,48 @@ class Leases:
         else:
             stream.reached = True
 
-    async def _renew(self, stream: _Stream, request: metadata_pb2.LeaseRequest) -> metadata_pb2.LeaseResponse:
-        known = stream.row
+    async def _renew(
+        self, stream: _Stream, request: metadata_pb2.LeaseRequest, peer: str
+    ) -> metadata_pb2.LeaseResponse:
+        stored = stream.row
+        taken: LeaseRow | None = None
         response = metadata_pb2.LeaseResponse(number=request.number)
         enabled = self._features()
         if not request.release and (missing := lacking(enabled, request.features)):
             response.message = lacks(missing, request.version)
             log.warning("coordinator_refused", node_id=request.node_id, reason=response.message)
             return response
-        row = LeaseRow(
-            node_id=request.node_id,
-            session=request.session,
-            run=0,
-            counter=0,
-            host=request.host,
-            port=request.port,
-            version=request.version[:ID_MAX_BYTES],
-            draining=request.state == discovery_pb2.COORDINATOR_STATE_DRAINING,
-            released=request.release,
-            serving=tuple((served.shard, served.epoch) for served in request.serving),
-            features=tuple(sorted(set(request.features))),
-            lease_ms=request.lease_ms,
-            catalog=request.catalog_offset if request.HasField("catalog_offset") else -1,
-            catalog_epoch=request.catalog_epoch,
-            internal_host=request.internal_host,
-            internal_port=request.internal_port,
-        )
-        if known is None or known.session != row.session:
+        row = _first_row(request)
+        if stored is None or stored.session != row.session:
             try:
                 stored = await self._tables.lease(row.node_id, self._renew_timeout_ms)
             except TimeoutError:
                 response.message = "no majority of the log's nodes answered"
                 return response
-            if stored is not None and 0 < request.run < stored.run and stored.session != row.session:
-                return _superseded(response)
-            row = next_run(stored, row)
-        else:
-            row = replace(row, run=known.run, counter=known.counter + 1)
-        stream.row = row
+            if stored is not None and stored.session != row.session:
+                if 0 < request.run < stored.run:
+                    return _superseded(response, stored)
+                taken = stored
+        if stored is not None and stored.session == row.session and _moved(stored, row):
+            response.message = "this run of the process has named another address before"
+            log.warning(
+                "lease_refused",
+                node_id=row.node_id, address=_address(row), before=_address(stored), peer=peer,
+                reason=response.message,
+            )  # fmt: skip
+            return response
+        stream.row = row = next_run(stored, row)
         status, ahead = await self._tables.renew(row, self._renew_timeout_ms)
         if status is Status.LOST and ahead:
             # Renewals through another instance got to a minority, with higher counters.
             stream.row = row = replace(row, counter=ahead + 1)
             status, _ = await self._tables.renew(row, self._renew_timeout_ms)
         if status is Status.SUPERSEDED:
-            return _superseded(response)
+            return _superseded(response, self._holder(row))
         if status is not Status.OK:
             response.message = "no majority of the log's nodes answered"
             return response
+        _tell_taken(taken, row, peer)
         response.renewed = True
         response.run = row.run
         response.features.extend(sorted(enabled))
@@ -252,6 +255,13 @@ class Leases:
             if not self._upkeep.knows(shard, epoch):
                 self._adopt(shard, epoch)
         return response
+
+    def _holder(self, row: LeaseRow) -> LeaseRow | None:
+        """Another process of the same name, as far as it was seen here."""
+        rows = (seen for seen, _ in self._view.observer.rows())
+        return next(
+            (seen for seen in rows if seen.node_id == row.node_id and seen.session != row.session), None
+        )
 
     def _adopt(self, shard: int, epoch: int) -> None:
         if len(self._adopting) < 8:
@@ -290,10 +300,57 @@ class Leases:
             self._view.refresh()
 
 
-def _superseded(response: metadata_pb2.LeaseResponse) -> metadata_pb2.LeaseResponse:
+def _superseded(response: metadata_pb2.LeaseResponse, holder: LeaseRow | None) -> metadata_pb2.LeaseResponse:
     response.superseded = True
-    response.message = "another process of this name took the lease"
+    where = "" if holder is None else f", at {_address(holder)},"
+    response.message = f"another process of this name{where} took the lease"
     return response
+
+
+def _tell_taken(before: LeaseRow | None, row: LeaseRow, peer: str) -> None:
+    if before is not None and not (before.released or before.dead):
+        log.warning(
+            "lease_taken",
+            node_id=row.node_id, address=_address(row), before=_address(before), peer=peer,
+            meaning="a later process has this name; one that runs at the address before ends",
+        )  # fmt: skip
+
+
+def _first_row(request: metadata_pb2.LeaseRequest) -> LeaseRow:
+    """The row that a request asks for, without the number of its run and its counter."""
+    return LeaseRow(
+        node_id=request.node_id,
+        session=request.session,
+        run=0,
+        counter=0,
+        host=request.host,
+        port=request.port,
+        version=request.version[:ID_MAX_BYTES],
+        draining=request.state == discovery_pb2.COORDINATOR_STATE_DRAINING,
+        released=request.release,
+        serving=tuple((served.shard, served.epoch) for served in request.serving),
+        features=tuple(sorted(set(request.features))),
+        lease_ms=request.lease_ms,
+        catalog=request.catalog_offset if request.HasField("catalog_offset") else -1,
+        catalog_epoch=request.catalog_epoch,
+        internal_host=request.internal_host,
+        internal_port=request.internal_port,
+    )
+
+
+def _moved(before: LeaseRow, row: LeaseRow) -> bool:
+    """Whether a renewal names other addresses than the one before of the same run, which none does.
+
+    An instance of an older version leaves the address for internal calls out of the row.
+    """
+    return (before.host, before.port) != (row.host, row.port) or (
+        before.internal_port > 0
+        and (before.internal_host, before.internal_port) != (row.internal_host, row.internal_port)
+    )
+
+
+def _address(row: LeaseRow) -> str:
+    return str(Address(row.host, row.port))
 
 
 async def probe(host: str, port: int, timeout_ms: int) -> str:
