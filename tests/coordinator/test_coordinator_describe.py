@@ -14,6 +14,8 @@ from muster_coordinator.api.answers import Answers
 from muster_coordinator.api.rights import Rights
 from muster_core import error_code
 from muster_core.events import GroupRequest, MemberRange, Request
+from muster_core.protocol.incremental.descriptions import TOLD_AS_MEMBER
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     GROUP_STATE_COMPLETING_REBALANCE,
     GROUP_STATE_PREPARING_REBALANCE,
@@ -44,7 +46,7 @@ class Described:
     """A shard that describes, and what happens between its answers."""
 
     def __init__(self, members: int, *, incremental: bool = False) -> None:
-        self.cluster = incremental_shard(100) if incremental else VirtualShard()
+        self.cluster = incremental_shard(12) if incremental else VirtualShard()
         if incremental:
             settle(*joined(self.cluster, *(f"m{number}" for number in range(members))))
         else:
@@ -85,7 +87,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    ("members", "sizes"), [(0, [0]), (1, [1]), (4, [4]), (5, [5, 0]), (6, [5, 1]), (12, [5, 5, 2])]
+    ("members", "sizes"), [(0, [0]), (1, [1]), (4, [4]), (5, [5]), (6, [5, 1, 0]), (12, [5, 5, 2, 0])]
 )
 async def test_it_is_all_there_in_order_whatever_the_steps(members: int, sizes: list[int]) -> None:
     shard = Described(members)
@@ -151,7 +153,7 @@ async def test_a_shard_that_is_lost_meanwhile_answers_so(between: list[Callable[
 
 
 @pytest.mark.parametrize("request_", BOTH)
-@pytest.mark.parametrize(("members", "sizes"), [(5, [5, 0]), (12, [5, 5, 2])])
+@pytest.mark.parametrize(("members", "sizes"), [(5, [5]), (12, [5, 5, 2, 0])])
 async def test_an_incremental_group_is_all_there_too(
     members: int, sizes: list[int], request_: Describe
 ) -> None:
@@ -166,8 +168,9 @@ async def test_an_incremental_group_is_all_there_too(
 async def test_no_two_members_of_a_description_have_a_partition(
     request_: Describe, between: list[Callable[[], object]]
 ) -> None:
-    """One is given to somebody else between two steps, of a group whose epoch stays what it is."""
+    """One is given to somebody else between two steps: all are shown as they were."""
     shard = Described(12, incremental=True)
+    before = shard.whole(request_)
     group = incremental_of(shard.cluster)
     first, last = group.members["m0"], group.members["m9"]
     moved = next(iter(first.held))
@@ -178,7 +181,73 @@ async def test_no_two_members_of_a_description_have_a_partition(
         group.put(replace(last, held={**last.held, moved: first.held[moved]}))
 
     between += [lambda: None, move]
+    assert await shard.described(request_) == before
+    assert group.owners[moved] == "m9"
+    assert shard.sizes == [12, 5, 5, 2, 0]
+
+
+@pytest.mark.parametrize("request_", BOTH)
+async def test_an_incremental_group_that_never_keeps_still_is_described_in_steps(
+    request_: Describe, between: list[Callable[[], object]]
+) -> None:
+    """At a stretch one with 500 members that name a thousand topics each held the loop for 170 ms."""
+    shard = Described(12, incremental=True)
+    before = shard.whole(request_)
+    group = incremental_of(shard.cluster)
+
+    def another() -> None:
+        member = group.members[max(group.members)]
+        group.remove(member.member_id)
+        group.epoch += 1
+        group.target_epoch += 1
+
+    between += [another] * 100
+    described = await shard.described(request_)
+    assert shard.sizes == [12, 5, 5, 2, 0]
+    assert [one.member_id for one in described.members] == [one.member_id for one in before.members]
+    if request_ is not CLASSIC:
+        assert {one.member_epoch for one in described.members} == {described.assignment_epoch}
+
+
+@pytest.mark.parametrize("request_", BOTH)
+async def test_an_incremental_group_that_is_another_one_meanwhile_is_described_once_more(
+    request_: Describe, between: list[Callable[[], object]]
+) -> None:
+    shard = Described(12, incremental=True)
+    groups = shard.cluster.shard.groups
+
+    def another() -> None:
+        group = incremental_of(shard.cluster).as_of_now()
+        for member_id in ("m0", "m1"):
+            group.remove(member_id)
+        groups["g"].incremental = group
+
+    between += [another]
     described = await shard.described(request_)
     assert described == shard.whole(request_)
-    assert group.owners[moved] == "m9"
-    assert shard.sizes == [5, 5, 2, 5, 5, 2, 12]
+    assert len(described.members) == 10
+
+
+@pytest.mark.parametrize("request_", BOTH)
+async def test_of_members_that_name_much_fewer_are_described_at_a_time(request_: Describe) -> None:
+    """500 that name a thousand topics each held the loop for 170 ms."""
+    shard = Described(6, incremental=True)
+    group = incremental_of(shard.cluster)
+    for member_id in ("m0", "m3"):
+        member = group.members[member_id]
+        topics = frozenset(f"t{number}" for number in range(STEP * TOLD_AS_MEMBER))
+        group.put(replace(member, told=replace(member.told, topics=topics)))
+    described = await shard.described(request_)
+    assert shard.sizes == [1, 3, 2, 0]
+    assert described == shard.whole(request_)
+
+
+async def test_of_members_that_keep_many_tokens_fewer_are_described_at_a_time() -> None:
+    shard = Described(6)
+    members = shard.cluster.shard.groups["g"].members
+    first = members[min(members)]
+    kept = records_pb2.KeptToken(topic="t", partition=1)
+    first.kept_tokens = (kept,) * (STEP * TOLD_AS_MEMBER)
+    described = await shard.described()
+    assert shard.sizes == [1, 5, 0]
+    assert described == shard.whole()

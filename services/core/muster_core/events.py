@@ -20,6 +20,7 @@ from muster_protos.muster.v1 import (
 
 from muster_core.catalog import Catalog
 from muster_core.features import Feature
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.targets.target import Changes, Question
 from muster_core.position import Position
 
@@ -106,11 +107,13 @@ class MemberRange(NamedTuple):
 
     Attributes:
         after: those with greater ids.
-        limit: so many of them, at most.
+        limit: so many of them, at most; where they have much, as many as take as long to show.
+        of: an incremental group as it was, to be shown in place of what it is; None: as it is.
     """
 
     after: str
     limit: int
+    of: IncrementalGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)

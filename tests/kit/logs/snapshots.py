@@ -31,7 +31,6 @@ IN_MEMORY_ONLY = {
     "_topics_of",
     "line",
     "ends",
-    "changes",
 }
 """Attributes that no record sets: timers, parked calls, streams, reports, and what is derived on the way."""
 
@@ -46,8 +45,7 @@ def picture(value: Any) -> Any:
         names = set(type(value).__slots__) - IN_MEMORY_ONLY
         return {name: picture(getattr(value, name)) for name in names}
     if isinstance(value, IncrementalGroup):
-        # in the order of the records, or of the snapshot: it has none of its own
-        return {name: found for name, found in vars(value).items() if name not in IN_MEMORY_ONLY}
+        return vars(value)  # in the order of the records, or of the snapshot: it has none of its own
     if isinstance(value, Lock):
         return value.secret_hash  # the secret itself is known to who brought it
     if isinstance(value, Supporters):

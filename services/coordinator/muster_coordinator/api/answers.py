@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse, MemberRange
+from muster_core.incremental.group import IncrementalGroup
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -138,22 +139,23 @@ class Answers:
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 ask = partial(asks[number], type(request)(group_ids=[group_id]), host)
                 group = groups.add()  # it is filled in place: to put it there later copies all of it
-                await _describe(ask, partial(self._phase_of, number, group_id), group, share)
+                await _describe(ask, partial(self._seen, number, group_id), group, share)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     budget.take(group)
         return answer
 
-    def _phase_of(self, number: int, group_id: str) -> object:
-        """What a group has in no other phase of its life: its owners are the same in all of it."""
+    def _seen(self, number: int, group_id: str) -> "_Seen":
         shard = self._owned.get(number)
         core = None if shard is None else shard.core
         group = None if core is None else core.groups.get(group_id)
         if shard is None or group is None:
-            return None
-        incremental = group.incremental
-        changes = None if incremental is None else incremental.changes
+            return _Seen(None, None, None)
+        incremental = None if group.members else group.incremental
+        if incremental is not None:
+            return _Seen((shard.epoch, group, incremental), len(incremental.members), incremental)
         # a static member that takes another one's place does so in a new table of members
-        return shard.epoch, group, group.state, group.generation, group.members, incremental, changes
+        phase = shard.epoch, group, group.state, group.generation, group.members, group.incremental
+        return _Seen(phase, len(group.members), None)
 
     async def history(
         self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
@@ -278,31 +280,48 @@ class _Budget:
             raise InvalidArgument([Violation(self._field, text)])
 
 
+class _Seen(NamedTuple):
+    """A group as it is seen between two steps of its description.
+
+    Attributes:
+        phase: what it has in no other phase of its life: its owners are the same in all of it. An incremental
+            one has one as long as it is one; then it is shown as it was.
+        members: how many it has; None: nobody knows.
+        incremental: what it is as an incremental group; None: it is classic.
+    """
+
+    phase: object
+    members: int | None
+    incremental: IncrementalGroup | None
+
+
 async def _describe(
-    ask: Callable[[MemberRange | None], Any], phase: Callable[[], object], answer: Any, share: LoopShare
+    ask: Callable[[MemberRange | None], Any], seen: Callable[[], _Seen], answer: Any, share: LoopShare
 ) -> None:
     """Fills a group of an answer some members at a time, all of them as of one phase of the group.
 
     Where another one has begun meanwhile, all is asked for again; in the end at a stretch.
     """
     for _ in range(_BEGUN_MOST):
-        if await _describe_in_steps(ask, phase, answer, share):
+        if await _describe_in_steps(ask, seen, answer, share):
             return
     answer.CopyFrom(ask(None).groups[0])
     await share.rest()
 
 
 async def _describe_in_steps(
-    ask: Callable[[MemberRange | None], Any], phase: Callable[[], object], answer: Any, share: LoopShare
+    ask: Callable[[MemberRange | None], Any], seen: Callable[[], _Seen], answer: Any, share: LoopShare
 ) -> bool:
     """Returns whether all of it is as of one phase."""
     part = ask(MemberRange("", _STEP_MEMBERS)).groups[0]
-    began = phase()  # after what came due while it was asked for
+    phase, members, incremental = seen()  # after what came due while it was asked for
+    is_whole = len(part.members) == members
+    then = None if is_whole or incremental is None else incremental.as_of_now()
     answer.CopyFrom(part)
     await share.rest()
-    while len(part.members) == _STEP_MEMBERS:
-        part = ask(MemberRange(part.members[-1].member_id, _STEP_MEMBERS)).groups[0]
-        if part.error_code or phase() != began:
+    while part.members and not is_whole:
+        part = ask(MemberRange(part.members[-1].member_id, _STEP_MEMBERS, then)).groups[0]
+        if part.error_code or seen().phase != phase:
             return False
         answer.members.extend(part.members)
         await share.rest()

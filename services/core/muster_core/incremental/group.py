@@ -57,8 +57,6 @@ class IncrementalGroup:
         converted: the record by which it became incremental with members; nowhere: it had none.
         converted_generation: its generation by then.
         hold: what members' joins have made of the moves that are held back; None: nothing yet.
-        changes: how often members were put here or taken out, in this process: while it is the same they have
-            what they had.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -79,7 +77,6 @@ class IncrementalGroup:
         self.converted = NOWHERE
         self.converted_generation = 0
         self.hold: Hold | None = None
-        self.changes = 0
 
     def draft(self) -> "IncrementalGroup":
         """A copy that shares all that is not changed in it."""
@@ -95,6 +92,12 @@ class IncrementalGroup:
         copy.converted, copy.converted_generation = self.converted, self.converted_generation
         copy.expressions = _Overlay(self.expressions)
         copy.tally, copy._shares_tally = self.tally, True
+        return copy
+
+    def as_of_now(self) -> "IncrementalGroup":
+        """A copy that stays as it is, whose members are shown some at a time."""
+        copy = self.draft()
+        copy.members, copy.owners, copy.tally = dict(self.members), dict(self.owners), self.tally.copy()
         return copy
 
     def in_order(self) -> list[Member]:
@@ -165,7 +168,6 @@ class IncrementalGroup:
         Raises:
             ValueError: somebody else has one of them.
         """
-        self.changes += 1
         member_id, held = member.member_id, member.held
         before = self.members.get(member_id)
         if before is not None:
@@ -234,7 +236,6 @@ class IncrementalGroup:
         Raises:
             KeyError: there is no such member.
         """
-        self.changes += 1
         member = self.members.pop(member_id)
         del self.candidates[member_id]
         self._note(member, None)

@@ -24,7 +24,12 @@ from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.holdups import Holdups
-from muster_core.protocol.incremental.descriptions import STATES, Descriptions, shown_of
+from muster_core.protocol.incremental.descriptions import (
+    STATES,
+    TOLD_AS_MEMBER,
+    Descriptions,
+    shown_of,
+)
 from muster_core.protocol.offsets.offset_commits import OffsetCommits
 from muster_core.protocol.offsets.offsets import Offsets
 from muster_core.protocol.responses import IN_QUARANTINE
@@ -93,7 +98,8 @@ class Queries:
         if is_any_set(group.settings):
             answer.settings.CopyFrom(group.settings)
         if (incremental := _incremental(group)) is not None:
-            self._descriptions.describe_as_any(group, incremental, answer, shown)
+            as_shown = shown.of if shown is not None and shown.of is not None else incremental
+            self._descriptions.describe_as_any(group, as_shown, answer, shown)
         else:
             self._describe(group, answer, shown)
 
@@ -110,7 +116,7 @@ class Queries:
         answer.state_since_ms = group.state_since_ms
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
-        for member_id in shown_of(sorted(group.members), shown):
+        for member_id in shown_of(sorted(group.members), shown, lambda one: _weight_of(group.members[one])):
             member = group.members[member_id]
             kept = member.kept_tokens[:KEPT_TOKENS_MAX]
             answer.members.add(
@@ -247,6 +253,11 @@ class Queries:
             record = self._offsets.group_tombstone(group, "deleted")
             done = partial(deletion.settle, group.group_id, error_code.NONE)
             self._context.append([record], done, holds=group, calls=[deletion.call_id])
+
+
+def _weight_of(member: Member) -> int:
+    """How long it takes to show a member, as of one that keeps no tokens."""
+    return 1 + min(len(member.kept_tokens), KEPT_TOKENS_MAX) // TOLD_AS_MEMBER
 
 
 def _incremental(group: Group) -> IncrementalGroup | None:

@@ -2,8 +2,9 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import nsmallest
+from itertools import islice
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse, PartitionToken
@@ -35,6 +36,9 @@ STATES = {
 KEPT_TOKENS_MAX = 1_000
 """So many tokens that a member kept are described."""
 
+TOLD_AS_MEMBER = 16
+"""So many topics, partitions or tokens of a member take about as long to show as all else of it."""
+
 _PUBLISHED = 1
 """Version of the published messages."""
 
@@ -63,7 +67,8 @@ class Descriptions:
                 answer.error_code = error_code.GROUP_ID_NOT_FOUND
                 answer.error_message = "there is no incremental group of this name"
             else:
-                self._fill(answer, group, group.incremental, call.shown)
+                as_shown = None if call.shown is None else call.shown.of
+                self._fill(answer, group, as_shown or group.incremental, call.shown)
         self._context.reply(call.call_id, response)
 
     def describe_as_any(
@@ -83,7 +88,7 @@ class Descriptions:
             answer.state_since_ms = group.history[-1].started_at_ms
         if group.cause is not None:
             answer.cause.CopyFrom(group.cause)
-        for member_id in shown_of(incremental.tally.ids, shown):
+        for member_id in _shown_of(incremental, shown):
             member = incremental.members[member_id]
             told = member.told
             subscription = common_pb2.Subscription(version=_PUBLISHED, topics=sorted(told.topics))
@@ -119,7 +124,7 @@ class Descriptions:
             answer.hold.began_ms, answer.hold.until_ms = hold.began_ms, hold.until_ms
         elif group.settings.hold:
             answer.hold.SetInParent()
-        for member_id in shown_of(incremental.tally.ids, shown):
+        for member_id in _shown_of(incremental, shown):
             member = incremental.members[member_id]
             described = answer.members.add()
             self._fill_member(described, incremental, member)
@@ -161,12 +166,31 @@ class Descriptions:
         return [entry for entry in by_topic(partitions) if entry.topic in known]
 
 
-def shown_of(ids: Sequence[str], shown: MemberRange | None) -> Sequence[str]:
-    """Those of some members' ids, in order, that are asked for."""
+def shown_of(ids: Sequence[str], shown: MemberRange | None, weight_of: Callable[[str], int]) -> Iterator[str]:
+    """Those of some members' ids, in order, that are asked for: one at least, if there are more.
+
+    Args:
+        ids: the ids.
+        shown: which; None: all.
+        weight_of: how long it takes to show a member, as of one that has little.
+    """
     if shown is None:
-        return ids
-    first = bisect_right(ids, shown.after)
-    return ids[first : first + shown.limit]
+        yield from ids
+        return
+    left = shown.limit
+    for member_id in islice(ids, bisect_right(ids, shown.after), None):
+        yield member_id
+        left -= weight_of(member_id)
+        if left <= 0:
+            return
+
+
+def _shown_of(group: IncrementalGroup, shown: MemberRange | None) -> Iterator[str]:
+    def weight_of(member_id: str) -> int:
+        member = group.members[member_id]
+        return 1 + (len(member.told.topics) + len(member.held) + len(member.target)) // TOLD_AS_MEMBER
+
+    return shown_of(group.tally.ids, shown, weight_of)
 
 
 def _fill_tokens(answer: DescribeGroupsResponse.Member, member: Member) -> None:
