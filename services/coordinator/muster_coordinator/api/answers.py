@@ -134,12 +134,19 @@ class Answers:
         budget = self._budget("group_ids")
         answer = _DESCRIBED[type(request)]()
         groups: Any = answer.groups
+        is_incremental = isinstance(request, ConsumerGroupDescribeRequest)
+        sees = self._rights.sees_member(host) if is_incremental else None
         async with self._one_at_a_time.turn(host):
             share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 ask = partial(asks[number], type(request)(group_ids=[group_id]), host)
                 group = groups.add()  # it is filled in place: to put it there later copies all of it
-                await _describe(ask, partial(self._seen, number, group_id), group, share)
+                if sees is not None:
+                    ask = partial(_looked_at, ask, sees)
+                try:
+                    await _describe(ask, partial(self._seen, number, group_id), group, share)
+                except _Hidden as hidden:
+                    group.CopyFrom(hidden.refusal)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     budget.take(group)
         return answer
@@ -293,6 +300,36 @@ class _Seen(NamedTuple):
     phase: object
     members: int | None
     incremental: IncrementalGroup | None
+
+
+class _Hidden(Exception):
+    """The caller must not see a topic of a group.
+
+    Args:
+        refusal: what is answered in place of the group.
+    """
+
+    def __init__(self, refusal: ConsumerGroupDescribeResponse.Group) -> None:
+        self.refusal = refusal
+
+
+def _looked_at(ask: Callable[..., Any], sees: Callable[[Any], bool], shown: MemberRange | None) -> Any:
+    """Answers as `ask` does.
+
+    Raises:
+        _Hidden: it names what the caller must not see.
+    """
+    answer = ask(shown)
+    (group,) = answer.groups
+    if not all(map(sees, group.members)):
+        refusal = ConsumerGroupDescribeResponse.Group(
+            group_id=group.group_id,
+            shard_epoch=group.shard_epoch,
+            error_code=error_code.TOPIC_AUTHORIZATION_FAILED,
+            error_message="no rule allows the caller to describe all topics of this group",
+        )
+        raise _Hidden(refusal)
+    return answer
 
 
 async def _describe(

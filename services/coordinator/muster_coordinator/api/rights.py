@@ -109,7 +109,7 @@ class Rights:
             ListGroupsRequest: lambda *_: None,  # everybody may; it shows what the caller may see
             OffsetFetchRequest: self._fetch,
             DescribeGroupsRequest: self._of_several,
-            ConsumerGroupDescribeRequest: self._describe,
+            ConsumerGroupDescribeRequest: self._of_several,  # what it shows is looked at part by part
             DeleteGroupsRequest: self._of_several,
         }
         self._of_some_topics: dict[type[Any], Callable[[str, Any, str], Verdict | None]] = {
@@ -197,6 +197,24 @@ class Rights:
             return None
         who = current_identity().name
         return lambda name: self._access.sees(who, Kind.TOPIC, topic_of(name))
+
+    def sees_member(self, host: str) -> Callable[[ConsumerGroupDescribeResponse.Member], bool] | None:
+        """Which members of an incremental group the current caller may see; None: all.
+
+        A group is shown to who may see all its topics, as in Kafka (conformance GS-14).
+        """
+        if not self._access.on:
+            return None
+        who, seen = current_identity().name, set[str]()
+
+        def sees(member: ConsumerGroupDescribeResponse.Member) -> bool:
+            names = _topics_of(member) - seen
+            if not all(self._topic(who, name, host) for name in sorted(names)):
+                return False
+            seen.update(names)
+            return True
+
+        return sees
 
     def sees(self, who: str, name: str) -> bool:
         """Whether an identity, by name, may see a topic; a no is not recorded."""
@@ -316,36 +334,13 @@ class Rights:
         part = kind(group_ids=[group_id for group_id, may in zip(group_ids, allowed, strict=True) if may])
 
         def complete(answer: Any) -> Any:
-            whole = type(answer)()
             if isinstance(request, DeleteGroupsRequest):
-                _mix(whole.results, answer.results, refused.results, allowed)
+                _put_in(answer.results, refused.results, allowed)
             else:
-                _mix(whole.groups, answer.groups, refused.groups, allowed)
-            return whole
+                _put_in(answer.groups, refused.groups, allowed)
+            return answer
 
         return Verdict(part, complete)
-
-    def _describe(
-        self, who: str, need: Need, request: ConsumerGroupDescribeRequest, host: str
-    ) -> Verdict | None:
-        """A group is shown to who may see all its topics, as in Kafka (conformance GS-14)."""
-        verdict = self._of_several(who, need, request, host)
-        if verdict is not None and verdict.request is None:
-            return verdict
-
-        def complete(answer: Any) -> Any:
-            whole: Any = answer if verdict is None else verdict.complete(answer)
-            for group in whole.groups:
-                hidden = next((name for name in _topics_of(group) if not self._topic(who, name, host)), None)
-                if hidden is not None:
-                    group_id, shard_epoch = group.group_id, group.shard_epoch
-                    group.Clear()
-                    group.group_id, group.shard_epoch = group_id, shard_epoch
-                    group.error_code = error_code.TOPIC_AUTHORIZATION_FAILED
-                    group.error_message = "no rule allows the caller to describe all topics of this group"
-            return whole
-
-        return Verdict(request if verdict is None else verdict.request, complete)
 
     def _fetch(self, who: str, need: Need, request: OffsetFetchRequest, host: str) -> Verdict | None:
         group_ids = [group.group_id for group in request.groups]
@@ -387,11 +382,12 @@ class Rights:
             return None
 
         def complete(answer: Any) -> Any:
-            whole = OffsetFetchResponse()
-            answered = iter(answer.groups if answer is not None else ())
-            whole.groups.extend(
-                group.complete(next(answered) if group.is_asked else None) for group in groups
-            )
+            whole = OffsetFetchResponse() if answer is None else answer
+            for place, group in enumerate(groups):
+                if group.is_asked:
+                    group.complete(whole.groups[place])
+                else:
+                    whole.groups.insert(place, group.refused or OffsetFetchResponse.Group())
             return whole
 
         return Verdict(part if part.groups else None, complete)
@@ -411,16 +407,10 @@ class _FetchedGroup:
     is_asked: bool = True
     allowed: Sequence[bool] = field(default_factory=tuple)
 
-    def complete(self, answer: OffsetFetchResponse.Group | None) -> OffsetFetchResponse.Group:
-        """The answer to what was asked, with what is refused."""
-        if answer is None:
-            return self.refused or OffsetFetchResponse.Group()
-        if self.refused is None or answer.error_code:
-            return answer
-        whole = OffsetFetchResponse.Group()
-        whole.CopyFrom(answer)
-        _mix(whole.topics, answer.topics, self.refused.topics, self.allowed)
-        return whole
+    def complete(self, answer: OffsetFetchResponse.Group) -> None:
+        """Puts what is refused into the answer to what was asked."""
+        if self.refused is not None and not answer.error_code:
+            _put_in(answer.topics, self.refused.topics, self.allowed)
 
 
 def _keep(topics: Any, allowed: Sequence[bool]) -> None:
@@ -437,12 +427,18 @@ def _mix(whole: Any, answered: Any, refused: Sequence[Any], allowed: Sequence[bo
     whole.extend(parts)
 
 
-def _topics_of(group: ConsumerGroupDescribeResponse.Group) -> list[str]:
-    """What its members name, have, are to give back and should have."""
-    names = {name for member in group.members for name in member.topics}
-    for member in group.members:
-        names.update(one.topic for part in (member.assigned, member.revoking, member.target) for one in part)
-    return sorted(names)
+def _put_in(answered: Any, refused: Sequence[Any], allowed: Sequence[bool]) -> None:
+    """Puts refusals among answers, in the order of the request: to copy megabytes of them takes long."""
+    for place, may in enumerate(allowed):
+        if not may:
+            answered.insert(place, refused[place])
+
+
+def _topics_of(member: ConsumerGroupDescribeResponse.Member) -> set[str]:
+    """What it names, has, is to give back and should have."""
+    names = set(member.topics)
+    names.update([one.topic for part in (member.assigned, member.revoking, member.target) for one in part])
+    return names
 
 
 def _whole(answer: GroupResponse | None) -> GroupResponse:
