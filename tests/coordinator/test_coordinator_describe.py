@@ -28,6 +28,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
 )
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
+from muster_runtime.rpc.refusals import InvalidArgument
 
 Describe: TypeAlias = DescribeGroupsRequest | ConsumerGroupDescribeRequest
 
@@ -270,3 +271,36 @@ async def test_a_topic_that_the_caller_must_not_see_hides_the_group_whatever_ste
         assert not described.members
     else:
         assert described == shard.whole(INCREMENTAL)
+
+
+async def test_of_members_that_have_many_bytes_fewer_are_described_at_a_time() -> None:
+    shard = Described(6)
+    members = shard.cluster.shard.groups["g"].members
+    members[min(members)].assignment = bytes(STEP << 12)
+    described = await shard.described()
+    assert shard.sizes == [1, 5, 0]
+    assert described == shard.whole()
+
+
+@pytest.mark.parametrize("room", [-1, 0])
+async def test_of_several_groups_each_is_counted_member_by_member(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask 17 MB for their size held the loop for 40 ms."""
+    shard = Described(12)
+    rests: list[float] = []
+
+    async def rest(share: LoopShare) -> None:
+        rests.append(share.taken_s)
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    monkeypatch.setattr(LoopShare, "taken_s", module._CUT_S * 2)
+    members_bytes = sum(member.ByteSize() for member in shard.whole().members)
+    answers = Answers(Scripted(shard.answer), {}, 2 * members_bytes + room, Rights(Access()))
+    describing = answers.describe(DescribeGroupsRequest(group_ids=["g", "g"]), 1, "")
+    if room < 0:
+        with pytest.raises(InvalidArgument):
+            await describing
+    else:
+        assert len((await describing).groups) == 2
+        assert len(rests) == 2 * (4 + 12)

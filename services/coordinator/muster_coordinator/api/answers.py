@@ -148,7 +148,7 @@ class Answers:
                 except _Hidden as hidden:
                     group.CopyFrom(hidden.refusal)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
-                    budget.take(group)
+                    await _take(group, budget, share)
         return answer
 
     def _seen(self, number: int, group_id: str) -> "_Seen":
@@ -285,6 +285,19 @@ class _Budget:
         if self._left_bytes < 0:
             text = f"the answer would be larger than {self._max_bytes:,} bytes: ask for less, or for pages"
             raise InvalidArgument([Violation(self._field, text)])
+
+
+async def _take(group: Any, budget: _Budget, share: LoopShare) -> None:
+    """Counts a group of an answer, member by member: what it is besides is small.
+
+    To ask for the size of all at once takes as long as to encode them.
+    """
+    if not group.members:
+        budget.take(group)
+    for member in group.members:
+        budget.take(member)
+        if share.taken_s > _CUT_S:
+            await share.rest()
 
 
 class _Seen(NamedTuple):

@@ -46,6 +46,9 @@ _QUARANTINED = "quarantined"
 KEPT_TOKENS_MAX = 1_000
 """So many tokens that a member kept are described."""
 
+_BYTES_AS_MEMBER = 4 << 10
+"""So many bytes of a member take about as long to show as all else of it."""
+
 HISTORY_MAX_BYTES = 4 << 20
 """Generations that would make a history larger are left out; its newest one never is."""
 
@@ -256,8 +259,9 @@ class Queries:
 
 
 def _weight_of(member: Member) -> int:
-    """How long it takes to show a member, as of one that keeps no tokens."""
-    return 1 + min(len(member.kept_tokens), KEPT_TOKENS_MAX) // TOLD_AS_MEMBER
+    """How long it takes to show a member, as of one that keeps no tokens and has few bytes."""
+    tokens = min(len(member.kept_tokens), KEPT_TOKENS_MAX) // TOLD_AS_MEMBER
+    return 1 + tokens + (member.terms.protocols.size_bytes + len(member.assignment)) // _BYTES_AS_MEMBER
 
 
 def _incremental(group: Group) -> IncrementalGroup | None:
