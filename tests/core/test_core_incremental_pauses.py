@@ -19,8 +19,10 @@ from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Assign, Assigned
 from muster_core.position import Position
+from muster_core.protocol.incremental.pauses import TURN_KEPT_MS
 from muster_core.protocol.room import Room
 from muster_protos.muster.v1.coordinator_pb2 import DeleteGroupsRequest
+from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatResponse
 
 ADAPTIVE, NONE = -1, 0
@@ -192,6 +194,140 @@ def test_a_group_of_a_deleted_one_s_name_has_a_pause_of_its_own() -> None:
     cluster.advance(20)
     let_move(second, third)
     assert len(third.owned) == 4
+
+
+# --- turns
+
+
+class Turns:
+    """Who asked for a turn, with how much, and what assignments left alone; each waits for `wait_ms`."""
+
+    def __init__(self, cluster: VirtualShard, at_once_max: int = 1_000) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.left: list[int] = []
+        self.wait_ms = 0
+        cluster.shard.live_in(
+            Room(
+                assignors=SERVER_ASSIGNORS,
+                at_once_max=at_once_max,
+                turn_ms=self._turn_ms,
+                left_alone=self._left_alone,
+            )
+        )
+
+    def _turn_ms(self, group_id: str, size: int) -> int:
+        self.asked.append((group_id, size))
+        return self.wait_ms
+
+    def _left_alone(self, group_id: str, number: int) -> None:
+        assert group_id == GROUP
+        self.left.append(number)
+
+
+def test_an_assignment_waits_for_its_turn_and_comes_then_though_nobody_asks() -> None:
+    """LIM-69."""
+    cluster = shard()
+    turns = Turns(cluster)
+    (first,) = on_streams(cluster, "a")
+    assert turns.asked == [(GROUP, 1 + 8)]
+    cluster.advance(100)
+    turns.wait_ms = 5_000
+    second = StreamMember(cluster, "b")
+    second.join()
+    cluster.advance(4_999)
+    assert epochs(cluster) == (2, 1)
+    assert turns.asked[1:] == [(GROUP, 2 + 8)], "a turn is asked for once"
+    cluster.advance(1)
+    assert epochs(cluster) == (2, 2)
+    let_move(first, second)
+    assert len(second.owned) == 4
+    assert turns.left == [1, 10 - 2 * 4], "what did not move takes less"
+
+
+def test_members_that_make_calls_alone_are_answered_by_the_target_before_while_their_group_waits() -> None:
+    """LIM-69."""
+    cluster = shard(NONE)
+    turns = Turns(cluster)
+    (first,) = joined(cluster, "a")
+    turns.wait_ms = 300
+    second = NumberedMember(cluster, "b")
+    second.join()
+    assert not second.owned
+    assert epochs(cluster) == (2, 1)
+    cluster.advance(300)
+    assert epochs(cluster) == (2, 2)
+    settle(first, second)
+    assert len(second.owned) == 4
+    assert len(turns.asked) == 2
+
+
+def test_a_group_asks_for_a_turn_again_for_the_next_assignment_and_when_it_did_not_use_one() -> None:
+    """LIM-69."""
+    cluster = shard(NONE)
+    turns = Turns(cluster)
+    members = on_streams(cluster, "a")
+    turns.wait_ms = 300
+    for name in "bc":
+        members.append(StreamMember(cluster, name))
+        members[-1].join()
+        cluster.advance(300)
+    assert epochs(cluster) == (3, 3)
+    assert len(turns.asked) == 3
+    members.append(StreamMember(cluster, "d"))
+    members[-1].join()
+    members.pop().leave()
+    for member in members:
+        member.leave()
+    cluster.advance(300 + TURN_KEPT_MS)
+    assert len(turns.asked) == 4
+    StreamMember(cluster, "e").join()
+    assert len(turns.asked) == 5
+
+
+def test_a_turn_is_for_one_assignment() -> None:
+    """LIM-69."""
+    cluster = shard()
+    turns = Turns(cluster)
+    joined(cluster, "a")
+    turns.wait_ms = 300
+    NumberedMember(cluster, "b").join()
+    cluster.advance(300)
+    NumberedMember(cluster, "c").join()
+    assert epochs(cluster) == (3, 2)
+    assert len(turns.asked) == 3
+
+
+def test_a_large_group_is_assigned_aside_when_it_has_its_turn() -> None:
+    """LIM-69."""
+    cluster, members = settled("a")
+    turns = Turns(cluster, at_once_max=0)
+    turns.wait_ms = 300
+    members.append(StreamMember(cluster, "b"))
+    members[-1].join()
+    cluster.advance(299)
+    assert not cluster.work
+    cluster.advance(1)
+    work = asked(cluster)
+    cluster.feed(answer_to(work))
+    let_move(*members)
+    assert [len(member.owned) for member in members] == [4, 4]
+    assert len(turns.asked) == 1
+
+
+def test_nothing_that_is_set_makes_a_wait_for_a_turn_shorter() -> None:
+    """LIM-69."""
+    cluster = shard(60_000)
+    turns = Turns(cluster)
+    on_streams(cluster, "a")
+    cluster.advance(60_000)
+    turns.wait_ms = 300
+    StreamMember(cluster, "b").join()
+    shorter = AlterGroupSettingsRequest(group_id=GROUP, set=GroupSettings(assignment_interval_ms=0))
+    cluster.ask(shorter)
+    cluster.advance(299)
+    assert epochs(cluster) == (2, 1)
+    cluster.advance(1)
+    assert epochs(cluster) == (2, 2)
 
 
 # --- aside

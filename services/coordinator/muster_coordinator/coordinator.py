@@ -224,6 +224,7 @@ class Coordinator:
                     sees=rights.sees,
                     ended=lambda group: counted.ended(group),
                     resized=self._ports.public.quotas.resized,
+                    whose=self._ports.public.quotas.of_callers.whose,
                 ).room,
                 aside=aside.submit,
                 faults=self._faults,

@@ -8,6 +8,7 @@ from muster_core.protocol.room import Limit, Room
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 
+from muster_coordinator.shard.assignment_pace import AssignmentPace
 from muster_coordinator.shard.ended_groups import EndedGroups
 
 AT_ONCE_MAX = 300
@@ -43,6 +44,7 @@ class ProcessRoom:
         sees: whether an identity may see a topic; see `Room`.
         ended: called with each group that the log has removed.
         resized: called with each group whose members or offsets are others in number; see `Room`.
+        whose: whom a group, by id, counts for; empty: nobody in particular.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class ProcessRoom:
         sees: Callable[[str, str], bool] = lambda _, __: True,
         ended: Callable[[Group], None] = lambda _: None,
         resized: Callable[[str, int, int], None] = lambda _, __, ___: None,
+        whose: Callable[[str], str] = lambda _: "",
     ) -> None:
+        pace = AssignmentPace(whose, boot_ms)
         self._cores = cores
         self._boot_ms = boot_ms
         self._held_bytes = 0
@@ -79,6 +83,8 @@ class ProcessRoom:
             ALIKE_FACTOR,
             expressions,
             sees,
+            turn_ms=pace.turn_ms,
+            left_alone=pace.left_alone,
             ended=self._ended,
             resized=resized,
         )

@@ -52,6 +52,10 @@ class Room:
             None: there are none.
         sees: whether an identity, by name, may see a topic.
         tokens: writes the tokens that members keep into answers.
+        turn_ms: how long a group, by id, waits with an assignment of so many members and partitions, since
+            those for the same caller take the time now; after that it has its turn. 0: it has it now.
+        left_alone: called with a group, by id, and how many of the members and partitions that an assignment
+            looked at it has left as they were.
         ended: called with each group that the log has removed.
         resized: called with a group that has other numbers of members and of committed partitions, and these.
     """
@@ -69,6 +73,8 @@ class Room:
     expressions: Expressions | None = None
     sees: Callable[[str, str], bool] = lambda _, __: True
     tokens: KeptTokens = field(default_factory=KeptTokens)
+    turn_ms: Callable[[str, int], int] = lambda _, __: 0
+    left_alone: Callable[[str, int], None] = lambda _, __: None
     ended: Callable[[Group], None] = lambda _: None
     resized: Callable[[str, int, int], None] = lambda _, __, ___: None
 

@@ -139,7 +139,7 @@ class IncrementalHeartbeats:
     def changed(self, group: Group, kind: str, record: Any) -> None:
         """A record of a group was carried out."""
         self._streams.changed(group, kind, record)
-        self._targets.changed(group, kind)
+        self._targets.changed(group, kind, record)
 
     def end_turn(self) -> None:
         """Begins targets that are due by what the turn has stored, and tells members on streams of it."""

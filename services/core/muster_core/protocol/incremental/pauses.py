@@ -1,4 +1,4 @@
-"""The pause between the assignments of a group (docs/safety.md, INC-35, INC-106)."""
+"""The pause between the assignments of a group (docs/safety.md, INC-35, INC-106, LIM-69)."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,8 @@ ADAPTIVE = -1
 """An interval that follows how fast changes come, in a group with members on streams; others have none."""
 SHORTEST_MS = 20
 LONGEST_MS = 500
+TURN_KEPT_MS = 1_000
+"""How long a group that has waited for its turn may begin: it waits in its line still."""
 
 
 def interval_of(config: GroupConfig, group: Group) -> int:
@@ -49,6 +51,21 @@ class Pauses:
         pause = self._of(group)
         return pause is not None and pause.is_running
 
+    def waits_for_turn(self, group: Group, size: int) -> bool:
+        """Whether an assignment that is due waits, since those for the same caller take the time now.
+
+        Args:
+            group: the group, which does not pause otherwise.
+            size: members and partitions that the assignment looks at.
+        """
+        pause = self._of(group)
+        if pause is not None and pause.for_turn:
+            return pause.is_running
+        wait_ms = self._context.room.turn_ms(group.group_id, size)
+        if wait_ms:
+            self._set(group, wait_ms, is_adaptive=False, least_ms=wait_ms, for_turn=True)
+        return wait_ms > 0
+
     def begin(self, group: Group) -> None:
         """A group has an assignment."""
         interval_ms = interval_of(self._context.config, group)
@@ -58,6 +75,8 @@ class Pauses:
             last = self._of(group)
             length_ms = SHORTEST_MS if last is None or not last.is_adaptive else 2 * last.length_ms
             self._set(group, min(length_ms, LONGEST_MS), is_adaptive=True)
+        else:
+            self._set(group, 0, is_adaptive=False)
 
     def begin_after_failure(self, group: Group, pause_ms: int) -> None:
         """An assignment could not be computed: the next attempt waits for so long, at least."""
@@ -86,6 +105,9 @@ class Pauses:
         is_present = group is not None and self._context.groups.get(group.group_id) is group
         if group is not None and pause.is_adaptive and is_present and (was_running or is_due(group)):
             self._arm(pause)  # what changes now makes the next one longer
+        elif pause.for_turn and was_running and is_present:
+            pause.length_ms = TURN_KEPT_MS
+            self._arm(pause)
         else:
             del self._pauses[pause.group_id]
         if group is not None and was_running and is_present:
@@ -96,13 +118,15 @@ class Pauses:
         pause = self._pauses.get(group.group_id)
         return pause if pause is not None and pause.group is group else None
 
-    def _set(self, group: Group, length_ms: int, *, is_adaptive: bool, least_ms: int = 0) -> None:
+    def _set(
+        self, group: Group, length_ms: int, *, is_adaptive: bool, least_ms: int = 0, for_turn: bool = False
+    ) -> None:
         last = self._pauses.pop(group.group_id, None)
         if last is not None:
             self._context.purgatory.wheel.cancel(last)
         if length_ms > 0:
             pause = self._pauses[group.group_id] = _Pause(
-                self, group, length_ms, is_adaptive=is_adaptive, least_ms=least_ms
+                self, group, length_ms, is_adaptive=is_adaptive, least_ms=least_ms, for_turn=for_turn
             )
             self._arm(pause)
 
@@ -114,17 +138,26 @@ class Pauses:
 class _Pause(GroupTimer):
     """A pause, and after an adaptive one the time in which a change makes the next one longer.
 
-    After a failure nothing that is set makes it shorter than `least_ms`.
+    After a failure, and where the group waits for its turn, nothing that is set makes it shorter than
+    `least_ms`. After a wait `for_turn` the group may begin for a while.
     """
 
-    __slots__ = ("began_ms", "is_adaptive", "is_running", "least_ms", "length_ms")
+    __slots__ = ("began_ms", "for_turn", "is_adaptive", "is_running", "least_ms", "length_ms")
 
     def __init__(
-        self, pauses: Pauses, group: Group, length_ms: int, *, is_adaptive: bool, least_ms: int
+        self,
+        pauses: Pauses,
+        group: Group,
+        length_ms: int,
+        *,
+        is_adaptive: bool,
+        least_ms: int,
+        for_turn: bool,
     ) -> None:
         super().__init__(pauses.ended, group)
         self.length_ms = length_ms
         self.least_ms = least_ms
         self.began_ms = 0
         self.is_adaptive = is_adaptive
+        self.for_turn = for_turn
         self.is_running = True

@@ -1,11 +1,12 @@
-"""How a target comes about: in a turn, aside, or after a pause (docs/safety.md, INC-30 to 36, 106)."""
+"""How a target comes about: in a turn, aside, or later (docs/safety.md, INC-30 to 36, 106, LIM-69)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from muster_protos.muster.log.v1.incremental_pb2 import TargetAssigned
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 from muster_core import error_code
@@ -127,16 +128,16 @@ class Targets:
             return When.ASIDE
         if self._pauses.is_running(group):
             return When.LATER
-        return When.ASIDE if self._is_large(group, draft) else When.NOW
+        if self._is_large(group, draft):
+            return When.ASIDE
+        return When.LATER if self._pauses.waits_for_turn(group, self._size(draft)) else When.NOW
 
     def _is_large(self, of: Group, group: IncrementalGroup) -> bool:
         """Whether an assignment would hold up a turn of the shard."""
-        room, partitions = self._context.room, self._context.catalog.partitions
-        names = group.tally.listed + sum(map(len, group.expressions.values()))
-        size = len(group.members) + names // _NAMES_AS_ONE
-        if size > room.at_once_max * room.alike_factor:
+        room = self._context.room
+        if _members_and_names(group) > room.at_once_max * room.alike_factor:
             return True
-        size += sum(partitions.get(name, 0) for name in subscribed_topics(group))
+        size = self._size(group)
         if not room.at_once_max < size <= room.at_once_max * room.alike_factor:
             return size > room.at_once_max
         default = next(iter(room.assignors))
@@ -144,10 +145,18 @@ class Targets:
             return True
         return not group.wants_alike or assignor_in_use(room.assignors, of.settings, group) != default
 
-    def changed(self, group: Group, kind: str) -> None:
+    def _size(self, group: IncrementalGroup) -> int:
+        """How many members and partitions an assignment looks at."""
+        partitions = self._context.catalog.partitions
+        return _members_and_names(group) + sum(partitions.get(name, 0) for name in subscribed_topics(group))
+
+    def changed(self, group: Group, kind: str, record: Any) -> None:
         """Notes that a record of a group was applied; `attend_changed` follows in the same turn."""
         self._changed[group.group_id] = group
         if kind == "target_assigned":
+            assert group.incremental is not None
+            size = self._size(group.incremental)
+            self._context.room.left_alone(group.group_id, max(0, size - _moved_by(record)))
             self._pauses.begin(group)
         elif kind == "moves_held" or (kind == "member_removed" and _is_empty(group)):
             self.holds.follow(group)
@@ -202,6 +211,8 @@ class Targets:
         if not self._may_begin(group):
             return  # somebody's request was earlier
         assert incremental is not None
+        if self._pauses.waits_for_turn(group, self._size(incremental)):
+            return
         topics = topics_of(context.catalog)
         if not self._is_large(group, incremental):
             decision = Decision(incremental, group_id, context.record)
@@ -315,6 +326,17 @@ class Targets:
         ready = [one for who, one in waiting.items() if who not in later]
         if ready:  # they are of the group that has the name now
             self._go_on(self._context.groups.get(group.group_id, group), ready)
+
+
+def _members_and_names(group: IncrementalGroup) -> int:
+    names = group.tally.listed + sum(map(len, group.expressions.values()))
+    return len(group.members) + names // _NAMES_AS_ONE
+
+
+def _moved_by(target: TargetAssigned) -> int:
+    """How many partitions a target gives and takes."""
+    both = [some for change in target.changes for some in (change.gets, change.loses)]
+    return sum([len(topic.partitions) for some in both for topic in some])
 
 
 def _is_empty(group: Group) -> bool:
