@@ -166,6 +166,22 @@ def test_what_is_not_reached_or_cannot_be_checked_is_not_taken_for_closed() -> N
     assert not [one for one in judge_ports([unchecked], 0) if one.check == "internal calls"]
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+async def test_who_may_not_describe_the_cluster_is_told_which_right_that_takes(tmp_path: Path) -> None:
+    """Its certificate is as good as any, so to say that it should show one would lead nowhere."""
+    certificates = Certificates(tmp_path / "certificates")
+    certificates.issue_with_uris()
+    rules = tmp_path / "access.toml"
+    rules.write_text('[[rule]]\nwho = ["nobody"]\nverbs = ["describe"]\ncluster = true\n')
+    settings = {**certificates.settings, "MUSTER_ACCESS_FILE": str(rules)}
+    async with DevCluster(tmp_path / "cluster", coordinators=1, settings=settings):
+        told = await examine(tmp_path / "cluster", **certificates.settings)
+    (cluster,) = [one for one in told.told["findings"] if one["check"] == "cluster"]
+    assert cluster["result"] == SKIPPED
+    assert "`describe` the cluster" in cluster["fix"]
+
+
 @pytest.mark.parametrize(
     ("commands", "keys", "result"),
     [

@@ -66,7 +66,7 @@ def _not_looked_at(patient: Patient, view: discovery_pb2.Cluster | None) -> Iter
         yield Finding(
             "cluster", "coordinators", CheckResult.SKIPPED, "no discovery instance describes the cluster",
             "name one with --servers or MUSTER_SERVERS; where it wants an identity, set MUSTER_TLS_… or "
-            "MUSTER_TOKEN_FILE",
+            "MUSTER_TOKEN_FILE, and where it has rights, let that one `describe` the cluster",
         )  # fmt: skip
     if not patient.metadata:
         yield Finding(
