@@ -269,15 +269,23 @@ def all_of_one(groups: int, host: list[str]) -> Callable[..., Any]:
 
 
 class Here:
-    """A shard that is served here."""
+    """A shard that is served here, with parts of its groups that are to be put in order yet."""
 
     elsewhere = False
+
+    def __init__(self, parts: int = 0) -> None:
+        self.core = self
+        self.parts = parts
+
+    def put_groups_in_order(self) -> bool:
+        self.parts -= 1
+        return self.parts <= 0
 
 
 async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     number = 20 * STEP_GROUPS
-    shards: Any = {0: Here(), 1: Here()}
+    shards: Any = {0: Here(), 1: Here(7)}
     answers = Answers(Scripted(all_of_one(number, asked)), shards, 64 * MIB, Rights(Access()))
     rests = 0
 
@@ -290,7 +298,25 @@ async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPa
     ids = [group.group_id for group in answer.groups]
     assert ids == sorted(ids)
     assert len(ids) == 2 * number
-    assert rests == len(asked) + 2 * number // STEP_GROUPS
+    assert rests == 6 + len(asked) + 2 * number // STEP_GROUPS
+
+
+async def test_groups_are_put_in_order_in_steps_before_a_page_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To sort fifty thousand took 35 ms for each page, however short."""
+    asked: list[str] = []
+    here: Any = Here(7)
+    answers = Answers(Scripted(all_of_one(5, asked)), {0: here}, MIB, Rights(Access()))
+    rested_with: list[int] = []
+
+    async def rest(_: LoopShare) -> None:
+        rested_with.append(here.parts)
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    answer = await answers.list(coordinator_pb2.ListGroupsRequest(limit=1), "")
+    assert len(answer.groups) == 1
+    assert rested_with == [6, 5, 4, 3, 2, 1, 0]
 
 
 async def test_a_shard_that_is_stuck_holds_up_no_large_answer_of_others() -> None:

@@ -165,6 +165,10 @@ class Shard:
         """The groups by id, to be read only."""
         return self._context.groups
 
+    def put_groups_in_order(self) -> bool:
+        """Puts some thousand ids of groups in order, as lists of groups need it; returns whether all are."""
+        return self._context.groups.put_in_order()
+
     def live_in(self, room: Room) -> None:
         """Sets the process around it, whose limits count too; without one only the shard's own count."""
         self._context.live_in(room)
@@ -413,10 +417,15 @@ class Shard:
             self._conversions.follow(group)
 
     def _topics_changed(self, event: TopicsChanged) -> None:
-        weighed = event.weighed_since(self._context.catalog)
-        for group in tuple(self._context.groups.values()):
+        topics = event.topics | event.weighed_since(self._context.catalog)
+        self._context.working_on = None
+        for group in [
+            one
+            for one in self._context.groups.values()
+            if one.incremental is not None or not event.topics.isdisjoint(one.subscribed_topics or ())
+        ]:
             self._context.working_on = group
-            self._incremental.look_again(group, event.topics | weighed)
+            self._incremental.look_again(group, topics)
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)

@@ -214,6 +214,7 @@ class Answers:
                     answer.next_page_token = f"{number}/{shown}"  # it names no group that is not shown
                     return answer
                 step.limit = min(left, STEP_GROUPS) if sees is None else STEP_GROUPS
+                await self._put_in_order(number, share)
                 part = asks[number](step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
                 groups = _seen(part, sees)
@@ -239,10 +240,11 @@ class Answers:
         share = LoopShare()
         sees = self._rights.sees_group()
         of_shards: list[list[coordinator_pb2.ListGroupsResponse.Group]] = []
-        for ask in asks.values():
+        for number, ask in asks.items():
             groups: list[coordinator_pb2.ListGroupsResponse.Group] = []
             step.page_token = ""
             while True:
+                await self._put_in_order(number, share)
                 part = ask(step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
                 seen = _seen(part, sees)
@@ -258,6 +260,13 @@ class Answers:
             answer.groups.extend(some)
             await share.rest()
         return answer
+
+    async def _put_in_order(self, number: int, share: LoopShare) -> None:
+        """Puts the groups of a shard in order before some are asked for."""
+        while (shard := self._owned.get(number)) is not None and shard.core is not None:
+            if shard.core.put_groups_in_order():
+                return
+            await share.rest()
 
     async def _reach(self, numbers: Iterable[int], *, barrier: bool) -> dict[int, Ask]:
         wanted = list(numbers)

@@ -22,6 +22,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.group_table import peopled
 from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.claims import Claims
@@ -453,7 +454,7 @@ class Application:
         for one in record.incarnations:
             self.incarnations[one.name] = one.incarnation
         if topics:
-            for group in self._groups.values():
+            for group in peopled(self._groups.values()):
                 group.renew(topics)
                 if group.incremental is not None:
                     group.incremental.renew(topics, position)

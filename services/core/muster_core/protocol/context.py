@@ -25,6 +25,7 @@ from muster_core.protocol.room import ALONE, Limit, Room
 from muster_core.record_bounds import APPEND_MAX_BYTES, runs
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.group_table import GroupTable
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.member import Member
 from muster_core.state.quarantine import NOBODY
@@ -101,7 +102,7 @@ class ShardContext:
 
     def __init__(self, config: GroupConfig) -> None:
         self.config = config
-        self.groups: dict[str, Group] = {}
+        self.groups = GroupTable()
         self.purgatory = Purgatory(0)
         self.holdings = Holdings()
         self.application = Application(self.groups, config, self.release)

@@ -1,8 +1,9 @@
 """DescribeGroups, ListGroups, GroupHistory and DeleteGroups: what operators ask and do."""
 
 import heapq
+from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 
 from muster_protos.muster.v1.coordinator_pb2 import (
     GROUP_STATE_DEAD,
@@ -48,6 +49,9 @@ KEPT_TOKENS_MAX = 1_000
 
 _BYTES_AS_MEMBER = 4 << 10
 """So many bytes of a member take about as long to show as all else of it."""
+
+LOOKED_AT_MAX = 1_000
+"""So many groups are looked at for a page of them: more take milliseconds."""
 
 HISTORY_MAX_BYTES = 4 << 20
 """Generations that would make a history larger are left out; its newest one never is."""
@@ -153,30 +157,41 @@ class Queries:
     # --- ListGroups
 
     def list(self, call: Request, request: ListGroupsRequest) -> None:
-        """Lists the groups that pass the filters (KIP-518); a page's token is its last group id."""
+        """Lists the groups that pass the filters (KIP-518), in the order of their ids.
+
+        A page's token is an id: its last one, or that of the last group that was looked at. With a limit some
+        hundred are looked at, so a page may be short, or empty, and others follow.
+        """
         states = {name.lower() for name in request.states}
         types = {name.lower() for name in request.types}
         response = ListGroupsResponse()
         if not types or not types.isdisjoint((_CLASSIC, CONSUMER)):
-            held = self._context.quarantine.groups
-            passing = (
-                group_id
-                for group_id in {*self._context.groups, *held}
-                if group_id > request.page_token
-                and (not states or self._state_of(group_id) in states)
-                and (not types or self._type_of(group_id) in types)
-            )
-            listed = heapq.nsmallest(request.limit + 1, passing) if request.limit else sorted(passing)
-            if request.limit and len(listed) > request.limit:
-                listed.pop()
-                response.next_page_token = listed[-1]
-            for group_id in listed:
-                group = self._context.working_on = self._context.groups.get(group_id)
-                if group is None or group_id in held:
-                    response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
+            looked_at = request.page_token
+            for number, group_id in enumerate(self._ids_after(request.page_token)):
+                if request.limit and number == LOOKED_AT_MAX:
+                    response.next_page_token = looked_at
+                    break
+                looked_at = group_id
+                if states and self._state_of(group_id) not in states:
                     continue
-                self._list(group, response)
+                if types and self._type_of(group_id) not in types:
+                    continue
+                if request.limit and len(response.groups) == request.limit:
+                    response.next_page_token = response.groups[-1].group_id
+                    break
+                group = self._context.working_on = self._context.groups.get(group_id)
+                if group is None or group_id in self._context.quarantine.groups:
+                    response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
+                else:
+                    self._list(group, response)
         self._context.reply(call.call_id, response)
+
+    def _ids_after(self, group_id: str) -> Iterator[str]:
+        ids, held = self._context.groups.after(group_id), self._context.quarantine.groups
+        if not held:
+            return ids
+        in_order = heapq.merge(ids, sorted([one for one in held if one > group_id]))
+        return (one for one, _ in groupby(in_order))
 
     def _list(self, group: Group, response: ListGroupsResponse) -> None:
         incremental = _incremental(group)
@@ -276,6 +291,7 @@ class _Deletion:
         self._context = context
         self.call_id = call.call_id
         self._results: dict[str, DeleteGroupsResponse.Result | None] = dict.fromkeys(group_ids)
+        self._open = len(self._results)
 
     def open_ids(self) -> list[str]:
         return [group_id for group_id, result in self._results.items() if result is None]
@@ -284,6 +300,7 @@ class _Deletion:
         self._results[group_id] = DeleteGroupsResponse.Result(
             group_id=group_id, error_code=code, shard_epoch=self._context.epoch, error_message=message
         )
-        if all(self._results.values()):
+        self._open -= 1
+        if not self._open:
             response = DeleteGroupsResponse(results=[result for result in self._results.values() if result])
             self._context.reply(self.call_id, response)

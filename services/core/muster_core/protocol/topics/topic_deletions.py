@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from muster_protos.limits import topic_of
@@ -15,7 +16,11 @@ from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.open_append import nothing_follows
 from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones, tombstones_by_topic
+from muster_core.state.group_table import peopled
 from muster_core.state.published import TopicPartition, partitions_in
+
+_NAMES_KEPT = 1_024
+"""Groups mostly have offsets in the same topics: what was found of so many names is kept for the others."""
 
 
 class TopicDeletions:
@@ -53,13 +58,14 @@ class TopicDeletions:
             context.catalog = catalog
         if not deleted:
             return
-        for group in context.groups.values():
+        groups = peopled(context.groups.values())
+        for group in groups:
             if len(group.ends):
                 group.ends.forget_topics(deleted)
                 group.weigh()
         records = list(self._tombstones(deleted))
-        # All groups are looked at, also those without an offset. What those in quarantine own is not known.
-        owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []
+        # Also of groups without an offset. What those in quarantine own is not known.
+        owned = [group.renew(deleted) for group in groups] if self._records else []
         if self._records and (
             records
             or any(owned)
@@ -189,14 +195,17 @@ class TopicDeletions:
             for entry in commit.offsets:
                 if topic_of(entry.topic) in topics:
                     coming[commit.group_id].add((entry.topic, entry.partition))
+        is_meant = lru_cache(_NAMES_KEPT)(lambda name: topic_of(name) in topics)
         for group in (*context.groups.values(), *context.held.values()):
             # Also of one that cannot be read: left out, it would have them again after its release.
             context.working_on = group
-            gone = group.offsets.numbers_of(lambda name: topic_of(name) in topics)
-            table = group.offsets.table  # less its keys, a set would be made by a look at each of them
-            for topic, number in sorted(one for one in coming.pop(group.group_id, ()) if one not in table):
-                gone.setdefault(topic, []).append(number)
-            yield from tombstones_by_topic(context, group.group_id, gone, "topic_deleted")
+            gone = group.offsets.numbers_of(is_meant)
+            if coming and (more := coming.pop(group.group_id, None)):
+                table = group.offsets.table  # less its keys, a set would be made by a look at each of them
+                for topic, number in sorted(one for one in more if one not in table):
+                    gone.setdefault(topic, []).append(number)
+            if gone:
+                yield from tombstones_by_topic(context, group.group_id, gone, "topic_deleted")
         context.working_on = None
         for group_id, partitions in coming.items():
             yield from offset_tombstones(context, group_id, partitions, "topic_deleted")
