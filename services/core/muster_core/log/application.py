@@ -374,9 +374,7 @@ class Application:
         group.assign(member, member.assignment)
         group.weigh()
         member.commit_seq = member.accepted_commit_seq = 0
-        for partition, (owner, __) in group.owners.items():
-            if owner == record.old_member_id:
-                group.owners[partition] = (member.member_id, position)
+        group.hand_on(record.old_member_id, member.member_id, position)
         if record.HasField("cause"):
             group.unfinished = record.cause
         elif group.state is GroupState.STABLE:

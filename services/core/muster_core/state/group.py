@@ -1,6 +1,7 @@
 """A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -96,6 +97,7 @@ class Group:
         self.cause: common_pb2.RebalanceCause | None = None
         self.unfinished: common_pb2.RebalanceCause | None = None
         self.owners: dict[TopicPartition, tuple[str, Position]] = {}
+        self._owned: tuple[object, dict[str, list[TopicPartition]]] = (None, {})
         self.renewed_topics: frozenset[str] = frozenset()
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
@@ -450,6 +452,22 @@ class Group:
     def common_protocols(self) -> frozenset[str]:
         """What every member supports."""
         return self._supporters.by_all
+
+    def hand_on(self, member_id: str, to_member_id: str, since: Position) -> None:
+        """What a member owns is another one's since that position.
+
+        What it owns is looked for once for a plan, which may give two hundred thousand partitions.
+        """
+        of, owned = self._owned
+        if of is not self.owners:
+            owned = {}
+            for partition, (owner, _) in self.owners.items():
+                owned.setdefault(owner, []).append(partition)
+            self._owned = self.owners, owned
+        partitions = owned.pop(member_id, None)
+        if partitions:
+            owned[to_member_id] = partitions
+            self.owners.update(zip(partitions, repeat((to_member_id, since))))
 
     # --- published subscriptions
 

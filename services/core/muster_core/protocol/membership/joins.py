@@ -429,6 +429,8 @@ class Joins:
 
     @staticmethod
     def _selection_stays(group: Group, old: Member, new: Member) -> bool:
+        if old.terms.protocols.names == new.terms.protocols.names:
+            return True  # all members vote as they did
         members = [new if member is old else member for member in group.members.values()]
         return elected_protocol(members) == group.protocol_name
 
