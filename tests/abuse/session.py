@@ -77,13 +77,14 @@ class Session:
         """Sends frames in one message."""
         self._out.put_nowait(session_pb2.SessionRequest(frames=frames))
 
-    def call(self, kind: str, requests: Iterable[Message]) -> None:
-        """Makes calls of one kind, in one message."""
+    def call(self, kind: str, requests: Iterable[Message], *, connection: int = 0) -> None:
+        """Makes calls of one kind, in one message; `connection` as in `Call`."""
         message = session_pb2.SessionRequest()
         for request in requests:
             self._call_id += 1
             call = message.frames.add().call
             call.call_id = self._call_id
+            call.connection = connection
             getattr(call, kind).CopyFrom(request)
         self._out.put_nowait(message)
 

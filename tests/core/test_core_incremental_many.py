@@ -12,6 +12,7 @@ from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.incremental.targets.late import what_counts
 from muster_core.incremental.targets.target import Change, Topics
 from muster_core.log.application import Application
+from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 from muster_core.state.history import GenerationEntry
 from muster_protos.muster.log.v1 import incremental_pb2
@@ -119,6 +120,17 @@ def test_the_history_lists_the_first_moves_of_a_target(
     told = [(m.topic, m.partition, m.from_member_id, m.to_member_id) for m in entry.moves]
     assert told == expected[:listed]
     assert entry.moves_truncated == (len(expected) > listed)
+
+
+def test_a_generation_is_sent_with_its_own_participants_whatever_was_sent_before() -> None:
+    def entry(*names: str) -> GenerationEntry:
+        members = tuple(Participant(name, f"i-{name}", "c", "10.0.0.1") for name in names)
+        return GenerationEntry(7, common_pb2.RebalanceCause(), 5, "", "uniform", members, Position(1, 2))
+
+    for names in (("a", "b"), ("a",), (), ("b", "a"), ("a", "b")):
+        message = entry(*names).to_proto()
+        assert [Participant.of(member) for member in message.members] == list(entry(*names).members)
+        assert (message.generation, message.protocol_name) == (7, "uniform")
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), SOME, SOME), max_size=8)

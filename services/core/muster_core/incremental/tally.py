@@ -78,7 +78,9 @@ class Tally:
         place = bisect_left(self.ids, told.member_id)
         listed = slice(place, place + (before is not None))
         self.ids[listed] = [after.member_id] if after is not None else []
-        self.participants[listed] = [Participant.of(after)] if after is not None else []
+        participants = [Participant.of(after)] if after is not None else []
+        if participants != self.participants[listed]:  # the very one that it was is quicker to compare
+            self.participants[listed] = participants
 
     def _add(self, told: Told, count: int) -> None:
         if told.topic_regex:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -102,8 +103,7 @@ class GenerationEntry:
             moves_truncated=self.moves_truncated,
             position=self.position.to_proto(),
         )
-        for member in self.members:
-            message.members.add(**member._asdict())
+        message.MergeFromString(_encoded(self.members))
         return message
 
     @classmethod
@@ -182,6 +182,16 @@ class History(deque[GenerationEntry]):
             latest.follow(None)
             self.append(latest)
             self.held_bytes = latest.held_bytes
+
+
+@lru_cache(maxsize=1)
+def _encoded(members: tuple[Participant, ...]) -> bytes:
+    """The participants as part of a generation; most generations have the very ones of that before."""
+    message = coordinator_pb2.GroupHistoryResponse.Generation()
+    add = message.members.add
+    for member_id, group_instance_id, client_id, host in members:
+        add(member_id=member_id, group_instance_id=group_instance_id, client_id=client_id, host=host)
+    return message.SerializeToString()
 
 
 def _weight_of(move: coordinator_pb2.GroupHistoryResponse.Move) -> int:
