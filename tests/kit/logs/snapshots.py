@@ -29,6 +29,7 @@ IN_MEMORY_ONLY = {
     "confirmed",
     "_record",
     "_topics_of",
+    "_owned",
     "line",
     "ends",
 }
