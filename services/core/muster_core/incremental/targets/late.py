@@ -1,5 +1,6 @@
 """An assignment that was computed aside, when the group has gone on (docs/safety.md, INC-30 to INC-33)."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import repeat
 
@@ -42,9 +43,16 @@ def what_counts(
             takers.update(zip(taken, repeat(member_id)))
     if sum(map(len, gets.values())) > len(takers):  # no assignor does that
         gets = {who: frozenset([p for p in some if takers[p] == who]) for who, some in gets.items()}
+    lost: defaultdict[str, set[TopicPartition]] = defaultdict(set)
+    for partition, taker in takers.items():
+        holder = group.wanting.get(partition, taker)
+        if holder != taker:
+            lost[holder].add(partition)
     counted: dict[str, Change] = {}
-    for member_id, member in group.members.items():
-        loses = {p for p in member.target if takers.get(p, member_id) != member_id}
+    for member_id, member in group.members.items():  # there may be thousands, of whom few have a change
+        if member_id not in changes and member_id not in lost:
+            continue
+        loses = lost[member_id]
         if member_id in changes:
             loses |= (changes[member_id].loses - meant) & member.target
         new = without(gets.get(member_id, NONE), member.target)
