@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from abuse.caller import join, keeping
+from conformance import acts
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
@@ -16,7 +17,7 @@ from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers
 from muster_coordinator.api.calls import LARGE_BYTES
 from muster_coordinator.api.rights import Rights
 from muster_core import error_code
-from muster_core.events import GroupRequest
+from muster_core.events import GroupRequest, MemberRange, Request
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
@@ -441,7 +442,7 @@ async def test_hosts_have_their_large_answers_in_turn() -> None:
     """Who asks for many delays others by one each; a caller of the host who went away has no turn."""
     asked: list[str] = []
 
-    def at_shard(request: GroupRequest, host: str) -> Any:
+    def at_shard(request: GroupRequest, host: str, _: object) -> Any:
         assert isinstance(request, coordinator_pb2.GroupHistoryRequest)
         if not asked:
             tasks[2].cancel()
@@ -457,6 +458,41 @@ async def test_hosts_have_their_large_answers_in_turn() -> None:
     tasks = [ask("a", str(number)) for number in range(5)] + [ask("b", "0"), ask("c", "0"), ask("b", "1")]
     await asyncio.gather(*tasks, return_exceptions=True)
     assert asked == ["a0", "a1", "b0", "c0", "a3", "b1", "a4"]
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(0, 5), (3, 2), (1, 1), (100, 5)])
+async def test_a_history_is_put_together_of_some_generations_at_a_time(
+    limit: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fourteen generations with two thousand members all at a stretch held the loop for 83 ms."""
+    monkeypatch.setattr("muster_coordinator.api.answers._STEP_MEMBERS", 4)
+    cluster = acts.shard()
+    members = acts.stable(cluster, "a", "b")
+    for _ in range(7):
+        acts.rejoined(*members)
+        acts.assigned(members)
+    asked: list[int] = []
+
+    def at_shard(request: GroupRequest, host: str, shown: MemberRange) -> Any:
+        effects = cluster.shard.handle(Request(99, request, host, shown=shown), cluster.now)
+        (reply,) = effects.replies
+        assert isinstance(reply.message, coordinator_pb2.GroupHistoryResponse)
+        asked.append(len(reply.message.generations))
+        return reply.message
+
+    answers = Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
+    request = coordinator_pb2.GroupHistoryRequest(group_id="g", limit=limit)
+    whole: Any = cluster.ask(request)
+    answer = await answers.history(request, 1, "")
+    assert answer == whole
+    assert len(asked) == steps
+    assert max(asked) <= 2
+    at_most = sum(generation.ByteSize() for generation in answer.generations[-3:])
+    monkeypatch.setattr("muster_coordinator.api.answers.HISTORY_MAX_BYTES", at_most)
+    fitting = await answers.history(request, 1, "")
+    assert fitting.generations == whole.generations[-3:]
+    request.group_id = "unknown"
+    assert (await answers.history(request, 1, "")).error_code == error_code.GROUP_ID_NOT_FOUND
 
 
 async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_and_give_way() -> None:

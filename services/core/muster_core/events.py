@@ -130,7 +130,8 @@ class Request:
         is_operator: of a LeaveGroup: whether the caller may put members of others out; None: nobody says who
             may.
         place: of a heartbeat of a member of an incremental group: the stream that it came by; None: by none.
-        shown: of a call that describes groups: which of their members are; None: all.
+        shown: of a call that describes groups: which of their members are; None: all. Of GroupHistory: how
+            many members the generations have, one generation at least, and before which position they are.
     """
 
     call_id: int

@@ -21,6 +21,8 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse, MemberRange
 from muster_core.incremental.group import IncrementalGroup
+from muster_core.position import Position
+from muster_core.protocol.queries import DEFAULT_GENERATIONS, HISTORY_MAX_BYTES
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -167,12 +169,36 @@ class Answers:
     async def history(
         self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
     ) -> coordinator_pb2.GroupHistoryResponse:
-        """The last generations of a group, which may be megabytes."""
+        """The last generations of a group, which may be megabytes: the newest are asked for first."""
         number = shard_of(request.group_id, shard_count)
         asks = await self._reach([number], barrier=False)
         async with self._one_at_a_time.turn(host):
             share = LoopShare()
-            answer: coordinator_pb2.GroupHistoryResponse = asks[number](request, host)
+            parts: list[coordinator_pb2.GroupHistoryResponse] = []
+            step = coordinator_pb2.GroupHistoryRequest(
+                group_id=request.group_id, limit=request.limit or DEFAULT_GENERATIONS
+            )
+            left_bytes, before = HISTORY_MAX_BYTES, ""
+            while step.limit:
+                part = asks[number](step, host, MemberRange(before, _STEP_MEMBERS))
+                if part.error_code:
+                    return part  # type: ignore[no-any-return]
+                if not part.generations:
+                    break
+                parts.append(part)
+                left_bytes -= sum(generation.ByteSize() for generation in part.generations)
+                step.limit -= len(part.generations)
+                before = Position.from_proto(part.generations[0].position).token
+                await share.rest()
+                if left_bytes < 0:
+                    break
+            answer = coordinator_pb2.GroupHistoryResponse(shard_epoch=part.shard_epoch)
+            for part in reversed(parts):
+                answer.generations.extend(part.generations)
+                await share.rest()
+            while left_bytes < 0 and len(answer.generations) > 1:
+                left_bytes += answer.generations[0].ByteSize()
+                del answer.generations[0]
             await share.rest()
         return answer
 

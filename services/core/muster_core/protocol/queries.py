@@ -40,12 +40,15 @@ from muster_core.state.group_state import GroupState
 from muster_core.state.members.member import Member
 from muster_core.state.published import read_assignment
 
-_DEFAULT_GENERATIONS = 20
+DEFAULT_GENERATIONS = 20
 _CLASSIC = "classic"
 _QUARANTINED = "quarantined"
 
 KEPT_TOKENS_MAX = 1_000
 """So many tokens that a member kept are described."""
+
+_READ_MAX = 100
+"""A leader writes the assignments of all members in one language: so many of them are read to know it."""
 
 _BYTES_AS_MEMBER = 4 << 10
 """So many bytes of a member take about as long to show as all else of it."""
@@ -218,19 +221,26 @@ class Queries:
     # --- GroupHistory
 
     def history(self, call: Request, request: GroupHistoryRequest) -> None:
-        """The last generations, oldest first, as many as fit."""
+        """The last generations, oldest first, as many as fit; some of those, if the call says which."""
         group = self._context.groups.get(request.group_id)
         if group is None:
             code = error_code.GROUP_ID_NOT_FOUND if request.group_id else error_code.INVALID_GROUP_ID
             self._context.refuse(call.call_id, code, "there is no such group")
             return
-        count = request.limit or _DEFAULT_GENERATIONS
+        count = request.limit or DEFAULT_GENERATIONS
         generations: list[GroupHistoryResponse.Generation] = []
         # of generations gone by the bytes are not kept; a group's members do not change their language
         given = {member.assignment for member in group.members.values() if member.assignment}
-        foreign = any(read_assignment(one) is None for one in given)
-        room_bytes = HISTORY_MAX_BYTES
-        for entry in islice(reversed(group.history), count):
+        foreign = any(read_assignment(one) is None for one in heapq.nsmallest(_READ_MAX, given, key=len))
+        room_bytes, members = HISTORY_MAX_BYTES, 0
+        entries = reversed(group.history)
+        if (shown := call.shown) is not None and shown.after:
+            before = Position.parse(shown.after)
+            entries = (entry for entry in entries if entry.position < before)
+        for entry in islice(entries, count):
+            members += len(entry.members)
+            if shown is not None and generations and members > shown.limit:
+                break
             generation = entry.to_proto()
             generation.moves_unknown = foreign and not entry.moves and entry.assigned_at_ms > 0
             room_bytes -= generation.ByteSize()
