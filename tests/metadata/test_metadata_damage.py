@@ -501,6 +501,12 @@ async def test_a_read_of_all_of_a_log_has_pages_of_some_megabytes_whatever_came_
         await write(cluster, writer, 1)
         read = cluster[0].server.metadata.reader.read
         whole = Wanted(0, Position(0, 0))
+
+        async def acknowledged() -> bool:
+            ends = [page.entries[-1].position async for page in read(whole) if page.entries]
+            return ends[-1] == writer.end.position
+
+        await until(acknowledged, "its node knows that the last append is acknowledged")
         pages = [page.entries async for page in read(whole)]
         largest = max(sum(len(entry.record) for entry in entries) for entries in pages)
         assert PAGE_BYTES <= largest < PAGE_BYTES + (2 << 20)
