@@ -13,9 +13,11 @@ from conformance import acts
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
-from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.answers import STEP_GROUPS, Answers
 from muster_coordinator.api.calls import LARGE_BYTES
+from muster_coordinator.api.fetches import STEP_PARTITIONS
 from muster_coordinator.api.rights import Rights
+from muster_coordinator.api.steps import Ask
 from muster_core import error_code
 from muster_core.events import GroupRequest, MemberRange, Request
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

@@ -25,10 +25,12 @@ from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 from muster_runtime.rpc.sizes import size_of
 from muster_runtime.turns import Turns
 
-from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.answers import Answers
 from muster_coordinator.api.encoding import in_pieces, is_large
+from muster_coordinator.api.fetches import STEP_PARTITIONS
 from muster_coordinator.api.named import looked_at
 from muster_coordinator.api.rights import Rights, Verdict
+from muster_coordinator.api.steps import Ask
 from muster_coordinator.shard.asking import ask, reach
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
