@@ -10,6 +10,7 @@ from coordinator.test_coordinator_answers import MIB, Scripted
 from kit.lives.incremental_shard import incremental_of, incremental_shard, joined, settle
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_coordinator.api import answers as module
+from muster_coordinator.api import steps
 from muster_coordinator.api.answers import Answers
 from muster_coordinator.api.rights import Rights
 from muster_core import error_code
@@ -294,7 +295,7 @@ async def test_of_several_groups_each_is_counted_member_by_member(
         rests.append(share.taken_s)
 
     monkeypatch.setattr(LoopShare, "rest", rest)
-    monkeypatch.setattr(LoopShare, "taken_s", module._CUT_S * 2)
+    monkeypatch.setattr(LoopShare, "taken_s", steps.CUT_S * 2)
     members_bytes = sum(member.ByteSize() for member in shard.whole().members)
     answers = Answers(Scripted(shard.answer), {}, 2 * members_bytes + room, Rights(Access()))
     describing = answers.describe(DescribeGroupsRequest(group_ids=["g", "g"]), 1, "")
