@@ -61,6 +61,7 @@ class Connection:
         address: `host:port`.
         window: how many bytes of an answer each call takes before it wants an update.
         source: address of this machine to connect from; empty: any.
+        port: port to connect from; 0: any.
 
     Attributes:
         dead: whether the server closed it.
@@ -68,10 +69,11 @@ class Connection:
         received: bytes of answers that came.
         frames: how many frames of each kind came.
         ended: the calls that the server has ended, by their numbers.
+        port: the port that it came from.
     """
 
-    def __init__(self, address: str, window: int = 65_535, source: str = "") -> None:
-        host, _, port = address.rpartition(":")
+    def __init__(self, address: str, window: int = 65_535, source: str = "", port: int = 0) -> None:
+        host, _, to = address.rpartition(":")
         self.dead = False
         self.goaway = ""
         self.received = 0
@@ -79,7 +81,9 @@ class Connection:
         self.ended: set[int] = set()
         self._buffer = b""
         self._next = 1
-        self._socket = socket.create_connection((host, int(port)), 5, (source, 0) if source else None)
+        here = (source, port) if source or port else None
+        self._socket = socket.create_connection((host, int(to)), 5, here)
+        self.port: int = self._socket.getsockname()[1]
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, window)))
 

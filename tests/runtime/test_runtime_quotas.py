@@ -14,11 +14,12 @@ from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc, quotas_pb2, quotas_pb2_grpc
 from muster_runtime.errors import StartupError
+from muster_runtime.rpc._guard import _rationed
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas, QuotaSettings
 from muster_runtime.rpc.quotas.bucket import Bucket
 from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S, Party
 from muster_runtime.rpc.quotas.quotas import host_of
-from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.unread import Cuts
 
@@ -567,7 +568,7 @@ async def test_calls_that_wait_on_a_connection_that_is_being_ended_are_not_looke
         here.given_up(broken)
     assert named == [broken.peer()]
     for _ in range(100):
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(Unavailable, match="being ended"):
             here.enter(broken)
         here.given_up(broken)
     assert named == [broken.peer()] * 2, "should it not have been found"
@@ -589,7 +590,7 @@ async def test_another_connection_with_the_port_of_one_that_was_ended_is_served(
         for _ in range(100):
             here.given_up(call)
     clock.s += 4.9
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(Unavailable, match="being ended"):
         here.enter(one)
     clock.s += 0.2
     assert taken(lambda: here.enter(one), 1) == 1
@@ -627,19 +628,70 @@ async def test_who_gives_up_calls_without_end_loses_the_connection(path: str) ->
     """Rapid reset (CVE-2023-44487)."""
     async with served(resets_per_s=20) as address, grpc.aio.insecure_channel(address) as channel:
         assert await asked(channel) is None
-        attacker = http2.Connection(address)
-        block, cancelled = http2.headers(path), struct.pack(">I", 8)
+        async with asyncio.timeout(120):
+            await asyncio.to_thread(given_up_until_cut, address, path)
+        assert await asked(channel) is None, "who gives up nothing keeps its connection"
 
-        def give_up_until_cut() -> bool:
-            for stream in range(1, 20_000, 2):
-                attacker.send(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block))
-                attacker.send(http2.frame(http2.RESET, 0, stream, cancelled))
-                attacker.poll(0.001)
-                if attacker.dead:
-                    return True
-            return False
+
+def given_up_until_cut(address: str, path: str) -> int:
+    """A connection that gives up calls until it is ended; returns the port that it came from."""
+    attacker = http2.Connection(address)
+    block, cancelled = http2.headers(path), struct.pack(">I", 8)
+    for stream in range(1, 20_000, 2):
+        attacker.send(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block))
+        attacker.send(http2.frame(http2.RESET, 0, stream, cancelled))
+        attacker.poll(0.001)
+        if attacker.dead:
+            break
+    attacker.close()
+    assert attacker.dead
+    return attacker.port
+
+
+@pytest.mark.cluster
+async def test_a_call_on_a_connection_with_the_port_of_one_that_was_ended_has_an_answer() -> None:
+    """It had none, not even a status: its caller waited as long as it would."""
+    path = TOPICS + "ListTopics"
+    async with served(resets_per_s=20) as address:
+
+        def has_answer() -> bool:
+            other = http2.Connection(address, port=given_up_until_cut(address, path))
+            call = other.open(path, b"")
+            for _ in range(300):
+                other.poll(0.1)
+                if call in other.ended or other.dead:
+                    break
+            other.close()
+            return call in other.ended
 
         async with asyncio.timeout(120):
-            assert await asyncio.to_thread(give_up_until_cut)
-        attacker.close()
-        assert await asked(channel) is None, "who gives up nothing keeps its connection"
+            assert await asyncio.to_thread(has_answer)
+
+
+async def test_calls_that_were_given_up_on_a_connection_that_is_being_ended_are_not_answered() -> None:
+    statuses: list[grpc.StatusCode] = []
+
+    class Open(Call):
+        async def abort(self, status: grpc.StatusCode, *_: object) -> None:
+            statuses.append(status)
+
+    class Unfound(Cuts):
+        def soon(self, peer: str, **why: int) -> None:
+            pass
+
+    async def looked_at(_: object, __: object) -> None:
+        raise AssertionError
+
+    here = Quotas(QuotaSettings.model_validate({**OFF, "resets_per_s": 10}), Clock(), cuts=Unfound())
+    call = Open("ipv4:10.0.0.1:1")
+    for _ in range(100):
+        here.given_up(call)
+    serve = _rationed("Method", looked_at, here)
+    given_up = asyncio.ensure_future(serve(None, call))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert not statuses
+    await serve(None, call)
+    assert statuses == [grpc.StatusCode.UNAVAILABLE]

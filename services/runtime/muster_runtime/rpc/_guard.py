@@ -41,6 +41,8 @@ PROOF_GRACE_S = 10.0
 """How long a stream may last beyond the proof of who opened it."""
 _LONGEST_STREAM_MS = 366 * 86_400_000
 _RETRY_MS = 100
+_GIVEN_UP_WITHIN_S = 0.5
+"""Within so long gRPC cancels a call that was given up before it was looked at: then it has no answer."""
 
 Behaviour = Callable[..., Any]
 GivenUp = Callable[[Any], None]
@@ -451,6 +453,9 @@ def _rationed(method: str, serve: Handler, quotas: Quotas) -> Handler:
     async def call(request: Any, context: Any) -> Any:
         try:
             quotas.enter(context)
+        except Unavailable as error:
+            await asyncio.sleep(_GIVEN_UP_WITHIN_S)
+            return await _answer(method, error, context)
         except Exception as error:
             return await _answer(method, error, context)
         return await serve(request, context)

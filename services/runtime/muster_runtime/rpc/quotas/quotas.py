@@ -18,7 +18,7 @@ from muster_runtime.rpc.quotas.rules import OF_GROUPS, Rule, parse
 from muster_runtime.rpc.quotas.settings import QuotaSettings
 from muster_runtime.rpc.quotas.totals import Total, Totals
 from muster_runtime.rpc.quotas.work import Decoding, WorkInHand
-from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 from muster_runtime.rpc.unread import Cuts
 
 log = structlog.get_logger()
@@ -27,6 +27,7 @@ LOOK_EVERY_S = 1.0
 """How often a running process looks whether the file of exceptions has changed."""
 
 _SWEEP_S = 5.0
+_RETRY_MS = 1_000
 _CONNECTIONS_MAX = 100_000
 _KNOWN_GROUPS = 16_384
 _LOCAL = "local"
@@ -131,11 +132,12 @@ class Quotas:
 
         Raises:
             ResourceExhausted: the caller has too many, or asks too often.
-            CancelledError: its connection is being ended; thousands of its calls may still wait.
+            Unavailable: its connection is being ended, with thousands of calls that were given up, or it is
+                another one that has the port.
         """
         connection = self._connection(context.peer(), self.behind_proxies(context))
         if connection.ended:
-            raise asyncio.CancelledError
+            raise Unavailable("a connection from this port is being ended; try again", _RETRY_MS)
         task = asyncio.current_task()
         assert task is not None
         connection.enter(task)
