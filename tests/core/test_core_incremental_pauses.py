@@ -314,6 +314,36 @@ def test_a_large_group_is_assigned_aside_when_it_has_its_turn() -> None:
     assert len(turns.asked) == 1
 
 
+def test_what_grows_while_its_group_waits_for_a_turn_counts_too() -> None:
+    """LIM-69. A caller waited with little and had much assigned: its other groups never waited."""
+    cluster = shard()
+    turns = Turns(cluster)
+    (first,) = on_streams(cluster, "a")
+    cluster.advance(100)
+    turns.wait_ms = 300
+    second = StreamMember(cluster, "b")
+    second.join()
+    tell_partitions(cluster, 200, frozenset({"t"}))
+    cluster.advance(300)
+    assert epochs(cluster) == (3, 3)
+    assert turns.asked[1:] == [(GROUP, 2 + 8), (GROUP, 200 - 8)]
+    let_move(first, second)
+    assert len(second.owned) == 100
+    assert turns.left[1:] == [2 + 200 - (200 - 8)]
+
+
+def test_no_more_than_was_counted_is_left_alone() -> None:
+    """LIM-69. What grew while one was computed took time off that others of its caller had taken."""
+    cluster = shard(at_once_max=0)
+    turns = Turns(cluster, at_once_max=0)
+    parked_join(StreamMember(cluster, "a"))
+    work = asked(cluster)
+    tell_partitions(cluster, 200, frozenset({"t"}))
+    cluster.feed(answer_to(work))
+    assert turns.asked[:1] == [(GROUP, 1 + 8)]
+    assert turns.left == [1 + 8 - 8]
+
+
 def test_nothing_that_is_set_makes_a_wait_for_a_turn_shorter() -> None:
     """LIM-69."""
     cluster = shard(60_000)

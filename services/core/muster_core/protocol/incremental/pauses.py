@@ -1,6 +1,7 @@
 """The pause between the assignments of a group (docs/safety.md, INC-35, INC-106, LIM-69)."""
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from muster_core.config import GroupConfig
 from muster_core.protocol.context import ShardContext
@@ -45,6 +46,7 @@ class Pauses:
         self._context = context
         self._over = over
         self._pauses: dict[str, _Pause] = {}
+        self._counted = WeakKeyDictionary[Group, int]()
 
     def is_running(self, group: Group) -> bool:
         """Whether a group must not have an assignment yet."""
@@ -58,16 +60,27 @@ class Pauses:
             group: the group, which does not pause otherwise.
             size: members and partitions that the assignment looks at.
         """
-        pause = self._of(group)
+        pause, room = self._of(group), self._context.room
         if pause is not None and pause.for_turn:
+            counted = self._counted.get(group, 0)
+            if not pause.is_running and size > counted:  # it has grown meanwhile: later ones wait for that
+                room.turn_ms(group.group_id, size - counted)
+                self._counted[group] = size
             return pause.is_running
-        wait_ms = self._context.room.turn_ms(group.group_id, size)
+        wait_ms = room.turn_ms(group.group_id, size)
+        self._counted[group] = size
         if wait_ms:
             self._set(group, wait_ms, is_adaptive=False, least_ms=wait_ms, for_turn=True)
         return wait_ms > 0
 
-    def begin(self, group: Group) -> None:
-        """A group has an assignment."""
+    def begin(self, group: Group, moved: int) -> None:
+        """A group has an assignment.
+
+        Args:
+            group: the group.
+            moved: how many partitions it gives and takes: others were counted in vain.
+        """
+        self._context.room.left_alone(group.group_id, max(0, self._counted.pop(group, 0) - moved))
         interval_ms = interval_of(self._context.config, group)
         if interval_ms != ADAPTIVE:
             self._set(group, interval_ms, is_adaptive=False)

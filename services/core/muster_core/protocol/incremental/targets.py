@@ -154,10 +154,7 @@ class Targets:
         """Notes that a record of a group was applied; `attend_changed` follows in the same turn."""
         self._changed[group.group_id] = group
         if kind == "target_assigned":
-            assert group.incremental is not None
-            size = self._size(group.incremental)
-            self._context.room.left_alone(group.group_id, max(0, size - _moved_by(record)))
-            self._pauses.begin(group)
+            self._pauses.begin(group, _moved_by(record))
         elif kind == "moves_held" or (kind == "member_removed" and _is_empty(group)):
             self.holds.follow(group)
 
