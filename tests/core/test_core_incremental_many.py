@@ -14,6 +14,7 @@ from muster_core.incremental.targets.target import Change, Topics
 from muster_core.log.application import Application
 from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
+from muster_core.state.group_table import GroupTable
 from muster_core.state.history import GenerationEntry
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -110,7 +111,7 @@ def test_the_history_lists_the_first_moves_of_a_target(
         gets = by_topic([p for p, (giver, taker) in moves.items() if taker == who != giver])
         record.changes.add(member_id=who, loses=loses, gets=gets)
     entry = GenerationEntry(1, common_pb2.RebalanceCause(), 0, "", "", (), NOWHERE)
-    application = Application({}, GroupConfig(history_moves=listed), lambda _, __: None)
+    application = Application(GroupTable(), GroupConfig(history_moves=listed), lambda _, __: None)
     application._note_target(entry, 7, record)
     expected = [
         (*p, giver.strip("-"), taker.strip("-"))

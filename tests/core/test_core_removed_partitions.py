@@ -15,6 +15,7 @@ from muster_core.features import NO_FEATURES
 from muster_core.position import Position
 from muster_core.state.quarantine import Quarantine
 from muster_protos.limits import PARKED_PREFIX
+from muster_protos.muster.v1 import coordinator_pb2
 
 RANGE: dict[str, Any] = {"protocols": [("range", owning())]}
 
@@ -190,6 +191,47 @@ class Unread(dict[Any, Any]):
 
     def __iter__(self) -> Any:
         raise AssertionError("all offsets of a group were looked at")
+
+
+def test_a_removal_looks_at_no_group_without_offsets_in_the_topic() -> None:
+    """A thousand partitions were looked for in each of 5,000 groups, for 2.5 s, ten times a second."""
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    acts.commit(cluster, group_id="other", topic="other", partitions={1: 3})
+    acts.commit(cluster, partitions={0: 1, 1: 2})
+    acts.commit(cluster, group_id="parks", topic=f"{PARKED_PREFIX}t", partitions={1: 2})
+    acts.commit(cluster, group_id="gave up", partitions={1: 3})
+    removal = coordinator_pb2.OffsetDeleteRequest(group_id="gave up")
+    removal.topics.add(topic="t", partitions=[1])
+    cluster.ask(removal)
+    for group_id in ("other", "gave up"):
+        offsets = cluster.shard.groups[group_id].offsets
+        offsets.table = Unseen(offsets.table)
+    hear(cluster, 6, 3, 1)
+    assert acts.fetch(cluster) == {("t", 0): 1}
+    assert not cluster.shard.groups["parks"].offsets.table
+
+
+def test_a_removal_of_many_partitions_looks_at_the_few_that_a_group_has() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 1_000)
+    acts.commit(cluster, partitions={0: 1, 1: 2})
+    offsets = cluster.shard.groups["g"].offsets
+    offsets.table = Unasked(offsets.table)
+    hear(cluster, 6, 1_000, *range(1, 1_000))
+    offsets.table = {**offsets.table}
+    assert acts.fetch(cluster) == {("t", 0): 1}
+
+
+class Unasked(dict[Any, Any]):
+    """A table in which nobody looks for what is not there."""
+
+    def __contains__(self, partition: object) -> bool:
+        raise AssertionError(f"{partition} was looked for")
+
+
+class Unseen(Unread, Unasked):
+    """A table that nobody looks at."""
 
 
 def test_a_catalog_that_removes_nothing_is_taken_in_without_a_look_at_offsets() -> None:

@@ -7,6 +7,7 @@ import pytest
 from conformance import acts
 from core.test_core_kept_partitions import first_alone, generation, join, published, share
 from core.test_core_sync_edges import given, kept, owning
+from kit.lives.incremental_shard import GROUP, incremental_shard, joined
 from kit.lives.virtual_shard import VirtualShard
 from kit.logs.snapshots import through_snapshot
 from muster_core import error_code
@@ -17,7 +18,9 @@ from muster_core.position import Position
 from muster_core.protocol.incremental.heartbeats import IncrementalHeartbeats
 from muster_core.protocol.topics import topic_deletions
 from muster_core.state.group import Group
+from muster_core.state.offsets.offset_store import OffsetStore
 from muster_core.state.quarantine import Quarantine
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
 UNKNOWN_TOPIC = error_code.UNKNOWN_TOPIC_OR_PARTITION
@@ -62,14 +65,31 @@ def test_a_change_of_topics_looks_closely_at_those_groups_that_it_may_concern(
     acts.stable(cluster, "a")
     for topic in ("t", "other"):
         acts.commit(cluster, topic=topic, group_id=f"commits in {topic}")
+    counting(OffsetStore, "numbers_of", lambda store, _: str(len(store)))
     cluster.feed(TopicsChanged(frozenset({"new"}), catalog=Catalog(6, {"t": 1, "other": 1, "new": 1}, {})))
     assert looked_at == []
     cluster.feed(TopicsChanged(frozenset({"t"}), catalog=Catalog(8, {"other": 1, "new": 1}, {"t": 7})))
-    assert looked_at == ["tombstones_by_topic commits in t", "renew g", "renew g"], (
-        "live, and as the log says it"
-    )
+    assert looked_at == [
+        "numbers_of 1",
+        "tombstones_by_topic commits in t",
+        "renew g",
+        "renew g",  # as the log says it
+    ]
     assert acts.fetch(cluster, "commits in t") == {}
     assert acts.fetch(cluster, "commits in other") == {("other", 0): 1}
+
+
+def test_a_deletion_after_a_snapshot_finds_who_owns_something() -> None:
+    before = incremental_shard()
+    joined(before, "a")
+    copy = through_snapshot(before.reloaded().shard, Position(2, 9), before.config)
+    record = records_pb2.Record()
+    record.topics_seen.topics.append("t")
+    record.topics_seen.catalog_offset = 7
+    copy.replay(Position(2, 10), record)
+    group = copy.groups[GROUP].incremental
+    assert group is not None
+    assert group.renewed == {"t": Position(2, 10)}
 
 
 def codes(answer: object) -> list[int]:

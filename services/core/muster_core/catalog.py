@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from muster_protos.limits import PARKED_PREFIX
+from muster_protos.limits import topic_of
 
 from muster_core.position import Position
-from muster_core.state.published import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -51,15 +50,9 @@ class Catalog:
         count = self.partitions.get(topic)
         return None if count is None else count - len(self.removed.get(topic, ()))
 
-    @cached_property
-    def removed_places(self) -> frozenset[TopicPartition]:
-        """Removed partitions as offsets name them: also those that say that one is parked."""
-        return frozenset(
-            (prefix + topic, number)
-            for topic, numbers in self.removed.items()
-            for number in numbers
-            for prefix in ("", PARKED_PREFIX)
-        )
+    def removed_of(self, name: str) -> frozenset[int]:
+        """Numbers of partitions that were removed, of the topic that offsets have this name for."""
+        return self.removed.get(topic_of(name), frozenset()) if self.removed else frozenset()
 
     def weighed_otherwise(self, before: "Catalog") -> frozenset[str]:
         """Names of topics whose partitions have other weights or zones than in an earlier catalog."""

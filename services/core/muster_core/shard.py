@@ -421,7 +421,7 @@ class Shard:
         self._context.working_on = None
         for group in [
             one
-            for one in self._context.groups.values()
+            for one in self._context.groups.peopled()
             if one.incremental is not None or not event.topics.isdisjoint(one.subscribed_topics or ())
         ]:
             self._context.working_on = group

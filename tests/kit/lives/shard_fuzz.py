@@ -393,6 +393,18 @@ class ShardLife:
             _check_group(group)
         self._check_bytes()
         self._check_sizes()
+        self._check_who_is_found()
+
+    def _check_who_is_found(self) -> None:
+        """A change of topics finds the groups that have offsets in them, or may own some, and no other."""
+        groups = self.cluster.shard._context.groups
+        named = {(name, group_id) for group_id, one in groups.items() for name, _ in one.offsets.table}
+        found = {(name, one) for name in {name for name, _ in named} for one in groups.by_name.of([name])}
+        if found != named or len(groups.by_name) != len(named):
+            raise Differs(f"groups are found by {found}, and have {named}")
+        peopled = [one.group_id for one in groups.values() if one.is_peopled]
+        if sorted(one.group_id for one in groups.peopled()) != sorted(peopled):
+            raise Differs(f"{peopled} may own something")
 
     def _resized(self, group_id: str, members: int, partitions: int) -> None:
         self._sizes[group_id] = members, partitions

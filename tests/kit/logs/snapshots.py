@@ -30,6 +30,7 @@ IN_MEMORY_ONLY = {
     "_record",
     "_topics_of",
     "_owned",
+    "_peopled",
     "line",
     "ends",
 }

@@ -22,7 +22,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.group_table import peopled
+from muster_core.state.group_table import GroupTable
 from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.claims import Claims
@@ -64,7 +64,7 @@ class Application:
     """
 
     def __init__(
-        self, groups: dict[str, Group], config: GroupConfig, on_gone: Callable[[Group, Member], None]
+        self, groups: GroupTable, config: GroupConfig, on_gone: Callable[[Group, Member], None]
     ) -> None:
         self._groups = groups
         self._config = config
@@ -452,7 +452,7 @@ class Application:
         for one in record.incarnations:
             self.incarnations[one.name] = one.incarnation
         if topics:
-            for group in peopled(self._groups.values()):
+            for group in self._groups.peopled():
                 group.renew(topics)
                 if group.incremental is not None:
                     group.incremental.renew(topics, position)

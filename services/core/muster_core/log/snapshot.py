@@ -383,6 +383,7 @@ class SnapshotReader:
     def _close_group(self) -> None:
         if self._open is not None:
             self._open.group.leader = self._open.head.leader
+            self._open.group.weigh()
             self._open = None
 
     @staticmethod

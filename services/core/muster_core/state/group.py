@@ -117,10 +117,25 @@ class Group:
         self._parked_joins = 0
         self._assigned_bytes = 0
         self._holdings: Holdings | None = None
+        self._peopled: dict[str, Group] | None = None
         self._counted_size = (0, 0)
         self.held_bytes = 0
 
     # --- what it holds
+
+    def list_in(self, peopled: "dict[str, Group] | None") -> None:
+        """Lists itself there whenever it is peopled, but never leaves there; None: nowhere any more."""
+        self._peopled = peopled
+        self._list()
+
+    def _list(self) -> None:
+        if self._peopled is not None and self.is_peopled:
+            self._peopled[self.group_id] = self
+
+    @property
+    def is_peopled(self) -> bool:
+        """Whether it owns something, or may claim or report it. Many others may only commit."""
+        return bool(self.members or self.owners or self.incremental is not None or self.ends.held_bytes)
 
     def count_in(self, holdings: Holdings) -> None:
         """Counts what it holds there from now on."""
@@ -138,6 +153,7 @@ class Group:
 
     def weigh(self) -> None:
         """Counts what it holds; as fast with many members and offsets as with few."""
+        self._list()
         if self._holdings is None:
             return
         held_bytes = self.weight_bytes

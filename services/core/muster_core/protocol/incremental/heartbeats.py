@@ -113,7 +113,7 @@ class IncrementalHeartbeats:
 
     def take_what_was_deleted(self) -> None:
         """The log has that topics were deleted: stream members give back what they have of them (INC-50)."""
-        for group in tuple(self._context.groups.values()):
+        for group in self._context.groups.peopled():
             incremental = group.incremental
             if incremental is not None and incremental.renewed and incremental.has_stream_members:
                 self._context.working_on = group

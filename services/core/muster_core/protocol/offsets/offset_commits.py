@@ -282,7 +282,6 @@ class OffsetCommits:
                 group.incremental, request.member_id, deleted, by_token=by_token, classic=classic
             )
         knows_all = request.HasField("member_epoch") or judge is not None
-        removed = self._context.catalog.removed_places
         limit_bytes = self._context.config.offset_metadata_max_bytes
         for topic in request.topics:
             name, name_bytes = topic.name, utf8_bytes(topic.name)
@@ -291,6 +290,7 @@ class OffsetCommits:
             add_outcome = answered.partitions.add
             about = topic_of(name) if judge is not None else name
             count = self._context.catalog.partitions.get(about)
+            removed = self._context.catalog.removed_of(name)
             gone = topic_of(name) in renewed  # what its members work at is of the topic that was deleted
             for entry in topic.partitions:
                 code = error_code.NONE
@@ -298,7 +298,7 @@ class OffsetCommits:
                 metadata_bytes = utf8_bytes(metadata) if metadata else 0
                 if metadata_bytes > limit_bytes:
                     code = error_code.OFFSET_METADATA_TOO_LARGE
-                elif (name, partition) in removed:
+                elif partition in removed:
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                 elif gone or (partition >= count if count is not None else knows_all):
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION

@@ -14,6 +14,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 )
 
 from muster_core import error_code
+from muster_core.catalog import Catalog
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.incremental.targets.target import subscribed_topics
@@ -48,17 +49,18 @@ class _Hidden:
 
     Attributes:
         deleted: topics that were deleted.
-        removed: partitions that the catalog has removed.
+        catalog: knows which partitions were removed.
         leaving: numbers by topic of what is being removed.
     """
 
     deleted: frozenset[str]
-    removed: frozenset[TopicPartition]
+    catalog: Catalog
     leaving: Mapping[str, Container[int]]
 
     def __contains__(self, partition: TopicPartition) -> bool:
         topic, number = partition
-        return topic in self.deleted or partition in self.removed or number in self.leaving.get(topic, ())
+        is_gone = topic in self.deleted or number in self.catalog.removed_of(topic)
+        return is_gone or number in self.leaving.get(topic, ())
 
 
 class Offsets:
@@ -79,7 +81,6 @@ class Offsets:
         """Answers from what is acknowledged; the driver has passed the barrier."""
         response = OffsetFetchResponse()
         deleted = frozenset[str]().union(*self._context.deletions)
-        removed = self._context.catalog.removed_places
         for asked in request.groups:
             answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
             group = self._context.groups.get(asked.group_id) or self._context.held.get(asked.group_id)
@@ -91,7 +92,7 @@ class Offsets:
                 answer.error_code = fault
                 continue
             # Nobody sees half of a deletion (LIM-32).
-            hidden = _Hidden(deleted, removed, self._context.leaving.get(asked.group_id, {}))
+            hidden = _Hidden(deleted, self._context.catalog, self._context.leaving.get(asked.group_id, {}))
             if asked.topics:
                 offsets = NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)

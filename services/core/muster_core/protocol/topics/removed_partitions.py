@@ -1,8 +1,9 @@
 """Removals of partitions, carried out in the groups of a shard."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Set
 
+from muster_protos.limits import PARKED_PREFIX, topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.incremental.targets.target import subscribed_topics
@@ -24,58 +25,68 @@ class RemovedPartitions:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._carried_out: frozenset[TopicPartition] = frozenset()
+        self._carried_out: Mapping[str, frozenset[int]] = {}
 
     def carry_out(self) -> None:
         """Removes the offsets of partitions that were removed since, or that a log just read still has."""
-        removed = self._context.catalog.removed_places
-        if removed is self._carried_out:
+        removed, before = self._context.catalog.removed, self._carried_out
+        if removed is before:
             return
-        new, self._carried_out = removed - self._carried_out, removed
-        records = list(self._tombstones(new)) if new else []
-        if new and (note := self._note(new)):
+        self._carried_out = removed
+        new = {
+            topic: some
+            for topic, numbers in removed.items()
+            if numbers is not before.get(topic) and (some := numbers - before.get(topic, frozenset()))
+        }
+        if not new:
+            return
+        records = list(self._tombstones(new))
+        if note := self._note(new):
             records.append(note)
         if records:
             self._context.append(records, nothing_follows, step_bytes=STEP_BYTES)
 
-    def _tombstones(self, removed: frozenset[TopicPartition]) -> Iterator[records_pb2.Record]:
+    def _tombstones(self, removed: Mapping[str, frozenset[int]]) -> Iterator[records_pb2.Record]:
         context = self._context
+        names = removed.keys() | {PARKED_PREFIX + topic for topic in removed}
+        places = frozenset((name, number) for name in names for number in removed[topic_of(name)])
         coming: dict[str, set[TopicPartition]] = defaultdict(set)
         for record in context.on_their_way():
             commit = record.offset_committed
-            coming[commit.group_id] |= removed & {(entry.topic, entry.partition) for entry in commit.offsets}
-        for group in (*context.groups.values(), *context.held.values()):
+            coming[commit.group_id] |= places & {(entry.topic, entry.partition) for entry in commit.offsets}
+        ids = sorted(context.groups.by_name.of(names))
+        for group in (*map(context.groups.__getitem__, ids), *context.held.values()):
             context.working_on = group
-            gone = {*filter(group.offsets.table.__contains__, removed), *coming.pop(group.group_id, ())}
+            few, many = sorted((group.offsets.table, places), key=len)
+            gone = {*filter(many.__contains__, few), *coming.pop(group.group_id, ())}
             yield from offset_tombstones(context, group.group_id, sorted(gone), "partition_removed")
         context.working_on = None
         for group_id, partitions in coming.items():
             yield from offset_tombstones(context, group_id, sorted(partitions), "partition_removed")
 
-    def _note(self, removed: Iterable[TopicPartition]) -> records_pb2.Record | None:
+    def _note(self, removed: Mapping[str, frozenset[int]]) -> records_pb2.Record | None:
         """What the log says of partitions whose topics a group of the shard knows; None: nothing new."""
         in_log = self._context.application.removed
-        known = self._topics()
-        numbers: dict[str, list[int]] = defaultdict(list)
-        for topic, number in sorted(removed):
-            if topic in known and number not in in_log.get(topic, ()):
-                numbers[topic].append(number)
-        if not numbers:
-            return None
         record = self._context.record()
         record.critical = True
-        for topic, some in numbers.items():
-            record.partitions_removed.topics.add(topic=topic, partitions=some)
-        return record
+        for topic in sorted(self._known(removed.keys())):
+            if numbers := removed[topic] - in_log.get(topic, frozenset()):
+                record.partitions_removed.topics.add(topic=topic, partitions=sorted(numbers))
+        return record if record.partitions_removed.topics else None
 
-    def _topics(self) -> set[str]:
-        """Names of topics that groups subscribe to, own something of, or have offsets in."""
-        known: set[str] = set()
-        for group in (*self._context.groups.values(), *self._context.held.values()):
-            known |= group.subscribed_topics or frozenset()
-            known |= {topic for topic, _ in group.owners}
+    def _known(self, topics: Set[str]) -> Set[str]:
+        """Those of some topics that groups subscribe to, own something of, or have offsets in."""
+        groups, held = self._context.groups, self._context.held.values()
+        by_name = groups.by_name
+        known = {topic for topic in topics if topic in by_name or PARKED_PREFIX + topic in by_name}
+        for group in (*groups.peopled(), *held):
+            if len(known) == len(topics):
+                break
+            known |= topics & (group.subscribed_topics or frozenset())
+            known.update(topic for topic, _ in group.owners if topic in topics)
             if group.incremental is not None:
-                known |= subscribed_topics(group.incremental)
-                known |= {topic for topic, _ in group.incremental.owners}
-            known |= group.offsets.topics()
+                known |= topics & subscribed_topics(group.incremental)
+                known.update(topic for topic, _ in group.incremental.owners if topic in topics)
+        for group in held:
+            known |= topics & group.offsets.topics()
         return known

@@ -2,10 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 
-from muster_protos.limits import topic_of
+from muster_protos.limits import PARKED_PREFIX, topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.catalog import Catalog
@@ -16,11 +15,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.open_append import nothing_follows
 from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones, tombstones_by_topic
-from muster_core.state.group_table import peopled
 from muster_core.state.published import TopicPartition, partitions_in
-
-_NAMES_KEPT = 1_024
-"""Groups mostly have offsets in the same topics: what was found of so many names is kept for the others."""
 
 
 class TopicDeletions:
@@ -58,7 +53,7 @@ class TopicDeletions:
             context.catalog = catalog
         if not deleted:
             return
-        groups = peopled(context.groups.values())
+        groups = context.groups.peopled()
         for group in groups:
             if len(group.ends):
                 group.ends.forget_topics(deleted)
@@ -195,11 +190,12 @@ class TopicDeletions:
             for entry in commit.offsets:
                 if topic_of(entry.topic) in topics:
                     coming[commit.group_id].add((entry.topic, entry.partition))
-        is_meant = lru_cache(_NAMES_KEPT)(lambda name: topic_of(name) in topics)
-        for group in (*context.groups.values(), *context.held.values()):
+        names = topics | {PARKED_PREFIX + topic for topic in topics}
+        ids = sorted(context.groups.by_name.of(names))
+        for group in (*map(context.groups.__getitem__, ids), *context.held.values()):
             # Also of one that cannot be read: left out, it would have them again after its release.
             context.working_on = group
-            gone = group.offsets.numbers_of(is_meant)
+            gone = group.offsets.numbers_of(names)
             if coming and (more := coming.pop(group.group_id, None)):
                 table = group.offsets.table  # less its keys, a set would be made by a look at each of them
                 for topic, number in sorted(one for one in more if one not in table):

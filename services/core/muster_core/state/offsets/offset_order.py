@@ -1,6 +1,6 @@
 """The partitions of a large table of committed offsets by topic, and their order."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from typing import Any
 
 from muster_core.state.offsets.runs import RUN, Runs
@@ -85,13 +85,13 @@ class OffsetOrder:
             return False
         return self._names.clear_some(most)
 
-    def numbers_of(self, is_meant: Callable[[str], bool]) -> dict[str, list[int]]:
-        """The numbers of the partitions of some topics, by name; is_meant: whether a topic is one of them."""
-        return {name: numbers.all() for name, numbers in self._topics.items() if is_meant(name)}
+    def numbers_of(self, names: Set[str]) -> dict[str, list[int]]:
+        """The numbers of the partitions that are kept under some names, by name."""
+        return {name: self._topics[name].all() for name in self._topics.keys() & names}
 
-    def names(self) -> set[str]:
-        """The names of the topics."""
-        return set(self._topics)
+    def names(self) -> Set[str]:
+        """The names of the topics, to be read only."""
+        return self._topics.keys()
 
     def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
         """Everything in order, from the first one after that partition; None: all."""

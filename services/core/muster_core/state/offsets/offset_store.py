@@ -1,6 +1,6 @@
 """Committed offsets of one group."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import compress, repeat
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import OFFSET_BYTES
+from muster_core.state.offsets.groups_by_name import GroupsByName
 from muster_core.state.offsets.offset_order import OffsetOrder
 from muster_core.state.published import TopicPartition
 
@@ -72,13 +73,15 @@ class OffsetStore:
         newest_ms: when something was committed last, wall clock; 0: never. Whoever sets entries raises it.
     """
 
-    __slots__ = ("_order", "held_bytes", "newest_ms", "table")
+    __slots__ = ("_by_name", "_group_id", "_order", "held_bytes", "newest_ms", "table")
 
     def __init__(self) -> None:
         self.table: dict[TopicPartition, CommittedValues] = _Table()
         self.held_bytes = 0
         self.newest_ms = 0
         self._order: OffsetOrder | None = None
+        self._by_name: GroupsByName | None = None
+        self._group_id = ""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -90,6 +93,19 @@ class OffsetStore:
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
         return zip(self.table, map(committed_offset, self.table.values()), strict=True)
+
+    def tell(self, by_name: GroupsByName, group_id: str) -> None:
+        """Tells from now on which names the offsets of a group have."""
+        self._by_name, self._group_id = by_name, group_id
+        for name in self._names():
+            by_name.came(name, group_id)
+
+    def tell_no_more(self) -> None:
+        """The group goes: it has no offsets as far as others are concerned."""
+        by_name, self._by_name = self._by_name, None
+        if by_name is not None:
+            for name in self._names():
+                by_name.went(name, self._group_id)
 
     def get(self, partition: TopicPartition) -> CommittedOffset | None:
         """What was committed for a partition; None: nothing."""
@@ -139,6 +155,8 @@ class OffsetStore:
             self.held_bytes += OFFSET_BYTES + utf8_bytes(partition[0])
             if metadata:
                 self.held_bytes += utf8_bytes(metadata)
+            if self._by_name is not None:
+                self._by_name.came(partition[0], self._group_id)
             if self._order is not None:
                 self._order.came(partition)
             elif len(self.table) > SMALL:
@@ -148,14 +166,20 @@ class OffsetStore:
 
     def remove(self, topics: Iterable[common_pb2.TopicPartitions]) -> None:
         """Forgets partitions; those without an offset are passed over."""
+        named = set[str]()
         for entry in topics:
             topic, numbers = entry.topic, entry.partitions[:]
             # Without a step of Python for each: a deletion may take hundreds of thousands.
             found = [*map(self.table.pop, zip(repeat(topic), numbers), repeat(None))]
             metadata = [gone[2] for gone in found if gone is not None]
+            if metadata:
+                named.add(topic)
             self.held_bytes -= len(metadata) * weight_of((topic, 0), "") + utf8_bytes("".join(metadata))
             if self._order is not None:
                 self._order.forget(topic, [*compress(numbers, found)])
+        if named and self._by_name is not None:
+            for name in named.difference(self._names()):
+                self._by_name.went(name, self._group_id)
 
     def clear_some(self, most: int) -> bool:
         """Gives up some of what nobody reads any more; returns whether nothing is left.
@@ -166,20 +190,22 @@ class OffsetStore:
             self.table.popitem()
         return not self.table and (self._order is None or self._order.clear_some(most))
 
-    def numbers_of(self, is_meant: Callable[[str], bool]) -> dict[str, list[int]]:
-        """The numbers of the partitions of some topics, by the names in the table: it may have a million."""
+    def numbers_of(self, names: Set[str]) -> dict[str, list[int]]:
+        """The numbers of the partitions that are kept under some names; it may have a million."""
         if self._order is not None:
-            return self._order.numbers_of(is_meant)
+            return self._order.numbers_of(names)
         found: dict[str, list[int]] = {}
         for name, number in self.table:
-            if is_meant(name):
+            if name in names:
                 found.setdefault(name, []).append(number)
         return found
 
     def topics(self) -> set[str]:
         """The topics in which something is committed, or whose partitions are parked."""
-        names = {name for name, _ in self.table} if self._order is None else self._order.names()
-        return set(map(topic_of, names))
+        return set(map(topic_of, self._names()))
+
+    def _names(self) -> Set[str]:
+        return {name for name, _ in self.table} if self._order is None else self._order.names()
 
     def put_in_order(self) -> bool:
         """Puts some more partitions in order; returns whether all are (LIM-31)."""
