@@ -154,6 +154,8 @@ class Group:
     def weigh(self) -> None:
         """Counts what it holds; as fast with many members and offsets as with few."""
         self._list()
+        if self._owned[0] is not self.owners:
+            self._owned = None, {}  # what members owned by a plan before counts nowhere, and may be megabytes
         if self._holdings is None:
             return
         held_bytes = self.weight_bytes
