@@ -7,6 +7,7 @@ from muster_coordinator.api.counted_groups import CountedGroups
 from muster_core.config import GroupConfig
 from muster_core.shard import Shard
 from muster_core.state.group import Group
+from muster_core.state.members.member import Member
 from muster_runtime.rpc.quotas import Quotas, QuotaSettings
 
 GONE_S = 0.2
@@ -62,3 +63,14 @@ async def test_a_group_is_gone_when_nobody_has_begun_it_anew_for_long(here: Here
     await asyncio.sleep(1.5 * GONE_S)
     await here.counted.look()
     assert here.groups_of("one") == [0]
+
+
+async def test_it_is_known_at_once_whose_a_loaded_group_is(here: Here) -> None:
+    """For a second after each load the assignments of all callers waited for each other (LIM-69)."""
+    member = Member("m")
+    member.host = "10.0.0.1"
+    here.stored("g").add(member)
+    here.stored("nobody's")
+    assert [here.counted.whose(one) for one in ("g", "nobody's", "none")] == ["10.0.0.1", "", ""]
+    here.counted.begun("one", "g")
+    assert here.counted.whose("g") == "one"

@@ -224,7 +224,7 @@ class Coordinator:
                     sees=rights.sees,
                     ended=lambda group: counted.ended(group),
                     resized=self._ports.public.quotas.resized,
-                    whose=self._ports.public.quotas.of_callers.whose,
+                    whose=lambda group_id: counted.whose(group_id),
                 ).room,
                 aside=aside.submit,
                 faults=self._faults,

@@ -61,6 +61,14 @@ class CountedGroups:
         self._quotas.has_no_group(group_id)
         self._quotas.has_group(who, group_id)
 
+    def whose(self, group_id: str) -> str:
+        """Whom a group counts for, also one of a shard that was loaded just now; empty: nobody knows."""
+        if name := self._quotas.of_callers.whose(group_id):
+            return name
+        core = self._core_of(group_id)
+        group = None if core is None else core.groups.get(group_id)
+        return "" if group is None else _whose(group)
+
     def ended(self, group: Group) -> None:
         """The log has removed a group."""
         self._missing.setdefault(group.group_id, asyncio.get_running_loop().time())
