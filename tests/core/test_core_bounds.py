@@ -3,7 +3,7 @@
 import gc
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Set
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from muster_core.record_bounds import (
     utf8_bytes,
 )
 from muster_core.state.offsets import offset_order, offset_store, runs
+from muster_core.state.offsets.offset_order import OffsetOrder
 from muster_core.state.offsets.offset_store import CommittedOffset, CommittedValues, OffsetStore
 from muster_core.state.offsets.runs import RUN, Runs
 from muster_core.state.published import topics_in
@@ -351,6 +352,36 @@ def test_a_removal_of_partitions_looks_at_no_other_offsets() -> None:
     assert all_offsets(cluster) == [*(("kept", number) for number in range(3)), ("t", 0), ("t", 2)]
     noted = [one for _, record in cluster.log for one in record.partitions_removed.topics]
     assert [(one.topic, list(one.partitions)) for one in noted] == [("t", [1])]
+
+
+class Unlisted(Set[str]):
+    """Names of which only one or another is looked for."""
+
+    def __init__(self, names: Container[str]) -> None:
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all topics are looked at")
+
+    def __len__(self) -> int:
+        raise AssertionError("all topics are counted")
+
+
+@pytest.mark.usefixtures("_as_large")
+def test_to_remove_an_offset_takes_no_look_at_the_topics_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group with offsets in 100,000 topics took 20 ms to lose one of them."""
+    cluster = VirtualShard()
+    cluster.ask(commit_from_outside(["t", "u", "kept"], partitions=1))
+    monkeypatch.setattr(OffsetOrder, "names", lambda order: Unlisted(order._topics))
+    request = coordinator_pb2.OffsetDeleteRequest(group_id="g")
+    for topic in "tu":
+        request.topics.add(topic=topic, partitions=[0])
+    cluster.ask(request)
+    monkeypatch.undo()
+    assert [cluster.shard.groups.by_name.of([name]) for name in ("t", "u", "kept")] == [set(), set(), {"g"}]
 
 
 def all_offsets(cluster: VirtualShard) -> list[tuple[str, int]]:

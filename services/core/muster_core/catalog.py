@@ -8,6 +8,8 @@ from muster_protos.limits import topic_of
 
 from muster_core.position import Position
 
+_NONE = frozenset[int]()
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -52,7 +54,7 @@ class Catalog:
 
     def removed_of(self, name: str) -> frozenset[int]:
         """Numbers of partitions that were removed, of the topic that offsets have this name for."""
-        return self.removed.get(topic_of(name), frozenset()) if self.removed else frozenset()
+        return self.removed.get(topic_of(name), _NONE) if self.removed else _NONE
 
     def weighed_otherwise(self, before: "Catalog") -> frozenset[str]:
         """Names of topics whose partitions have other weights or zones than in an earlier catalog."""

@@ -178,7 +178,8 @@ class OffsetStore:
             if self._order is not None:
                 self._order.forget(topic, [*compress(numbers, found)])
         if named and self._by_name is not None:
-            for name in named.difference(self._names()):
+            left = self._names()  # a difference would look at each of them
+            for name in [one for one in named if one not in left]:
                 self._by_name.went(name, self._group_id)
 
     def clear_some(self, most: int) -> bool:
