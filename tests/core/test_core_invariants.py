@@ -187,9 +187,9 @@ def test_how_much_groups_remember_is_a_setting_and_what_they_remember_is_compare
     latest.moves_truncated = not latest.moves_truncated
     assert broken() == {"G12": 1}
     latest.moves_truncated = not latest.moves_truncated
-    history.appendleft(first)
+    history.insert(0, first)
     assert broken() == {"G12": 1}
-    history.popleft()
+    history.pop(0)
     del history[-1]
     assert broken() == {"G12": 1}
     history.clear()

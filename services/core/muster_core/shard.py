@@ -67,7 +67,7 @@ from muster_core.protocol.room import Room
 from muster_core.protocol.tenure import MOVED, SUSPENDED, Tenure
 from muster_core.protocol.topics.removed_partitions import RemovedPartitions
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
-from muster_core.state.group import Group
+from muster_core.state.group_table import GroupTable
 from muster_core.state.quarantine import NOBODY, Quarantine
 
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
@@ -161,7 +161,7 @@ class Shard:
         }
 
     @property
-    def groups(self) -> dict[str, Group]:
+    def groups(self) -> GroupTable:
         """The groups by id, to be read only."""
         return self._context.groups
 

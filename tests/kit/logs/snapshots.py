@@ -31,6 +31,7 @@ IN_MEMORY_ONLY = {
     "_topics_of",
     "_owned",
     "_peopled",
+    "__weakref__",
     "line",
     "ends",
 }
@@ -42,7 +43,8 @@ PLAIN = (str, bytes, int, NoneType, frozenset, set, Position, GroupState)
 def picture(value: Any) -> Any:
     """A value as something that can be compared."""
     if isinstance(value, Group):
-        return {name: picture(found) for name, found in vars(value).items() if name not in IN_MEMORY_ONLY}
+        names = set(Group.__slots__) - IN_MEMORY_ONLY
+        return {name: picture(getattr(value, name)) for name in names}
     if isinstance(value, Member | MemberIds):
         names = set(type(value).__slots__) - IN_MEMORY_ONLY
         return {name: picture(getattr(value, name)) for name in names}

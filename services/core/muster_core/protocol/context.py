@@ -325,7 +325,7 @@ class ShardContext:
     @staticmethod
     def _is_idle(group: Group) -> bool:
         line = group.line
-        return group.is_vacant and not (group.members or line.in_flight or line.in_turns or line.steps)
+        return group.is_vacant and not (group.members or line.in_flight or line.in_turns or not line.is_empty)
 
     # --- members
 

@@ -1,6 +1,5 @@
 """What waits in line: events of a group, while its records are on their way to the log or it has a pause."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
@@ -70,7 +69,7 @@ class Lines:
         line = group.line
         if line.must_wait:
             line.steps.append(Step(step, call_id, deadline))
-        elif line.commits:  # it follows a record, after the commits that have waited for that (GRP-38)
+        elif line.has_commits:  # it follows a record, after the commits that have waited for that (GRP-38)
             line.commits.append(Step(step, call_id, deadline))
         else:
             step()
@@ -159,9 +158,7 @@ class Lines:
     def refuse_line(self, group: Group) -> None:
         """Refuses the calls in line: the log is too slow. Other steps stay in line."""
         line = group.line
-        waited, line.steps = (*line.commits, *line.steps), deque()
-        line.commits.clear()
-        for step in waited:
+        for step in line.take_all():
             if step.call_id is not None:
                 self._turn.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._turn.log_slow)
             else:

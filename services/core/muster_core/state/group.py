@@ -39,6 +39,8 @@ CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
 
 _NOBODY = ("", None)
+_NO_TOPICS = frozenset[str]()
+_NONE_OWNED: tuple[object, dict[str, list[TopicPartition]]] = (None, {})
 
 
 class Group:
@@ -80,6 +82,49 @@ class Group:
         held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_assigned_bytes",
+        "_counted_size",
+        "_holdings",
+        "_ids",
+        "_own_bytes",
+        "_owned",
+        "_parked_joins",
+        "_peopled",
+        "_size_bytes",
+        "_supporters",
+        "_topics_of",
+        "assigned_generation",
+        "cause",
+        "ends",
+        "generation",
+        "group_id",
+        "held_bytes",
+        "history",
+        "incremental",
+        "leader",
+        "line",
+        "members",
+        "new_member_added",
+        "offsets",
+        "owners",
+        "pending_sync",
+        "planned",
+        "protocol_name",
+        "protocol_type",
+        "renewed_topics",
+        "reverted",
+        "settings",
+        "state",
+        "state_since_ms",
+        "static_members",
+        "stored",
+        "subscribed_topics",
+        "to_release",
+        "unfinished",
+    )
+
     def __init__(self, group_id: str, now_wall_ms: int, history_length: int) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -97,9 +142,9 @@ class Group:
         self.cause: common_pb2.RebalanceCause | None = None
         self.unfinished: common_pb2.RebalanceCause | None = None
         self.owners: dict[TopicPartition, tuple[str, Position]] = {}
-        self._owned: tuple[object, dict[str, list[TopicPartition]]] = (None, {})
-        self.renewed_topics: frozenset[str] = frozenset()
-        self.subscribed_topics: frozenset[str] | None = frozenset()
+        self._owned = _NONE_OWNED
+        self.renewed_topics = _NO_TOPICS
+        self.subscribed_topics: frozenset[str] | None = _NO_TOPICS
         self.offsets = OffsetStore()
         self.ends = ReportedEnds()
         self.history = History(history_length)
@@ -155,7 +200,7 @@ class Group:
         """Counts what it holds; as fast with many members and offsets as with few."""
         self._list()
         if self._owned[0] is not self.owners:
-            self._owned = None, {}  # what members owned by a plan before counts nowhere, and may be megabytes
+            self._owned = _NONE_OWNED  # what members owned by a plan before counts nowhere: megabytes
         if self._holdings is None:
             return
         held_bytes = self.weight_bytes

@@ -1,6 +1,5 @@
 """The timeline of a group: its last generations, with cause and what moved."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -123,7 +122,7 @@ class GenerationEntry:
         )
 
 
-class History(deque[GenerationEntry]):
+class History(list[GenerationEntry]):
     """The last generations of a group, the oldest first.
 
     Args:
@@ -133,6 +132,8 @@ class History(deque[GenerationEntry]):
         length: how many are remembered.
         held_bytes: about what they take in memory.
     """
+
+    __slots__ = ("held_bytes", "length")
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ class History(deque[GenerationEntry]):
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        gone = self.popleft()
+        gone = self.pop(0)
         oldest = self[0]
         if gone.members is oldest.members:  # as `inherit` does
             more = gone.own_bytes - oldest.own_bytes

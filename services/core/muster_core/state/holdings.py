@@ -6,7 +6,7 @@ of them (`tests/core/test_core_holdings.py` does it again); texts and bytes of c
 
 from collections.abc import Callable
 
-GROUP_BYTES = 5_000
+GROUP_BYTES = 3_000
 """A group with nothing in it but what is set for it."""
 
 MEMBER_BYTES = 3_000

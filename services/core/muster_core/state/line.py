@@ -26,19 +26,40 @@ class Line:
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
         in_turns: whether calls are carried out in several turns, and are to go on.
-        steps: what waits for any of them, in order.
-        commits: those of members, which wait for the record that is in flight and for nothing else; behind
-            them what follows from that record.
     """
 
-    __slots__ = ("commits", "gathers", "in_flight", "in_turns", "steps")
+    __slots__ = ("_commits", "_steps", "gathers", "in_flight", "in_turns")
 
     def __init__(self) -> None:
         self.in_flight = False
         self.gathers = False
         self.in_turns = False
-        self.steps: deque[Step] = deque()
-        self.commits: deque[Step] = deque()
+        self._steps: deque[Step] | None = None  # nothing ever waits of most groups
+        self._commits: deque[Step] | None = None
+
+    @property
+    def steps(self) -> deque[Step]:
+        """What waits for any of them, in order."""
+        if self._steps is None:
+            self._steps = deque()
+        return self._steps
+
+    @property
+    def commits(self) -> deque[Step]:
+        """Those of members, which wait for the record that is in flight, and what follows from it."""
+        if self._commits is None:
+            self._commits = deque()
+        return self._commits
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits but commits."""
+        return not self._steps
+
+    @property
+    def has_commits(self) -> bool:
+        """Whether commits of members wait."""
+        return bool(self._commits)
 
     @property
     def must_wait(self) -> bool:
@@ -47,11 +68,20 @@ class Line:
 
     def next_step(self) -> Step | None:
         """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
-        if self.commits:
-            return self.commits.popleft()
-        return self.steps.popleft() if self.steps and not self.in_turns else None
+        if self._commits:
+            return self._commits.popleft()
+        return self._steps.popleft() if self._steps and not self.in_turns else None
+
+    def take_all(self) -> list[Step]:
+        """Takes all that waits."""
+        waited = [*(self._commits or ()), *(self._steps or ())]
+        self._commits = self._steps = None
+        return waited
 
     def drop_deadlines(self) -> None:
         """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
-        self.steps = deque(step for step in self.steps if not step.deadline)
-        self.commits = deque(step for step in self.commits if not step.deadline)
+        for steps in (self._steps, self._commits):
+            if steps:
+                left = [step for step in steps if not step.deadline]
+                steps.clear()
+                steps += left

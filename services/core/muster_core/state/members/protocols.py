@@ -1,6 +1,5 @@
 """What members support, and which protocols all members of a group support."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Self
@@ -13,6 +12,7 @@ KINDS = 16
 """Of so many lists of protocols is remembered what was made of them: members of a group are mostly alike."""
 
 _OVERHEAD_BYTES = 12
+_NO_NAMES = frozenset[str]()
 
 Pairs = tuple[tuple[str, bytes], ...]
 """Names and metadata of protocols."""
@@ -70,9 +70,9 @@ class Supporters:
     __slots__ = ("_kinds", "_kinds_with", "by_all")
 
     def __init__(self) -> None:
-        self.by_all: frozenset[str] = frozenset()
+        self.by_all = _NO_NAMES
         self._kinds: dict[tuple[str, ...], int] = {}
-        self._kinds_with: Counter[str] = Counter()
+        self._kinds_with: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         """Whether any member said what it supports."""
@@ -86,7 +86,8 @@ class Supporters:
         members = self._kinds.get(names, 0)
         self._kinds[names] = members + 1
         if not members:
-            self._kinds_with.update(frozenset(names))
+            for name in frozenset(names):
+                self._kinds_with[name] = self._kinds_with.get(name, 0) + 1
             self._note_by_all()
 
     def remove(self, protocols: Protocols) -> None:
