@@ -19,6 +19,7 @@ from muster_protos.muster.v1.group_conversion_pb2 import (
     GROUP_KIND_INCREMENTAL,
     ConvertGroupRequest,
 )
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import TOLD_MAX, Access, AccessSettings
 from muster_runtime.rpc.access.trail import LISTED_MAX, Trail
 from muster_runtime.rpc.access.verbs import Kind
@@ -596,3 +597,53 @@ def test_refusals_are_put_among_answers_which_are_not_copied(tmp_path: Path) -> 
         ["u", "t", "v"],
         ["u"],
     ]
+
+
+class Rests(LoopShare):
+    """Counts how often the loop is left to others, by work that has had it for long each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    @property
+    def taken_s(self) -> float:
+        return 1.0
+
+    async def rest(self) -> None:
+        self.number += 1
+
+
+async def test_thousands_of_topics_of_a_fetch_are_told_apart_some_at_a_time(tmp_path: Path) -> None:
+    """LIM-68: of ten thousand half of which the caller may see it held the loop for 50 ms."""
+    file = tmp_path / "access.toml"
+    file.write_text(
+        '[[rule]]\nwho = ["*"]\nverbs = ["read"]\ngroups = ["mine"]\n'
+        '[[rule]]\nwho = ["*"]\nverbs = ["describe"]\ntopics = ["t*"]\n'
+    )
+    rights = Rights(Access(AccessSettings(file=file)))
+    topics = [f"{'tu'[number % 2]}{number}" for number in range(3_000)]
+    spread, dense = offsets(*topics, of="mine"), offsets("t", "u", of="mine")
+    dense.topics[1].partitions.extend(range(1, 3_000))
+    for group, looks in ((spread, 6), (dense, 1)):
+        request = coordinator_pb2.OffsetFetchRequest(groups=[offsets("t", of="yours"), group])
+        share = Rests()
+        with capture_logs() as lines:
+            verdict, at_once = await rights.judge_large(request, "h", share), rights.judge(request, "h")
+        assert verdict is not None
+        assert at_once is not None
+        assert verdict.request == at_once.request
+        assert share.number >= looks + 3_000 // 500
+        assert len(lines) <= 2 * (1 + TOLD_MAX + 1), "the trail names the first ones alone"
+        answers = list[Any]()
+        for one in (verdict, at_once):
+            assert isinstance(one.request, coordinator_pb2.OffsetFetchRequest)
+            answer = coordinator_pb2.OffsetFetchResponse()
+            answered = answer.groups.add(group_id="mine")
+            for topic in one.request.groups[0].topics:
+                answered.topics.add(name=topic.topic).partitions.add(partition=0)
+            answers.append(one.complete(answer))
+        assert answers[0] == answers[1]
+        codes = {topic.name: topic.partitions[0].error_code for topic in answers[0].groups[1].topics}
+        assert codes == {topic.topic: NO_TOPIC * (topic.topic[0] == "u") for topic in group.topics}
+        assert answers[0].groups[0].error_code == NO_GROUP

@@ -168,7 +168,7 @@ class Calls:
             share = LoopShare()
             check(request)
             await share.rest()
-            verdict = self.rights.judge(request, host)
+            verdict = await self.rights.judge_large(request, host, share)
             if verdict is not None:  # to tell thousands of topics apart takes as long as to answer
                 await share.rest()
             answering = await _begun(self.answer_judged(request, host, verdict), share)
@@ -185,7 +185,9 @@ class Calls:
     async def answer_in_turn(self, request: GroupRequest, host: str) -> GroupResponse:
         """As `answer`, of a call that `takes_turn`."""
         async with self.large_requests.turn(host):
-            answering = await _begun(self._answer_allowed(request, host), LoopShare())
+            share = LoopShare()
+            verdict = await self.rights.judge_large(request, host, share)
+            answering = await _begun(self.answer_judged(request, host, verdict), share)
         return await answering
 
     def at_once(self, request: GroupRequest) -> OwnedShard | None:

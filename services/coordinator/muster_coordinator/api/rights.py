@@ -1,6 +1,6 @@
 """Which calls of the group protocol a caller may make, and what of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
 )
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import Need, need_of
 from muster_runtime.rpc.access.trail import LISTED_MAX
@@ -37,6 +38,7 @@ from muster_runtime.rpc.access.verbs import Kind, Verb
 from muster_runtime.rpc.identity import current_identity
 
 from muster_coordinator.api.named import spans_of
+from muster_coordinator.api.steps import CUT_S
 
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["GroupCoordinatorService"]
 
@@ -58,6 +60,8 @@ _OF_CONSEQUENCE = frozenset(
 """Calls that end, take or change what others have: an operator answers for them. A member's leave is none."""
 
 _MEMBERS_KNOWN = 16_384
+_AT_ONCE = 500
+"""So many topics of an OffsetFetch are looked at, or refused, in a few milliseconds."""
 
 _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
 
@@ -131,6 +135,20 @@ class Rights:
         if isinstance(request, LeaveGroupRequest) and not self._puts_out(request):
             return verdict
         return self._told(request, verdict, host)
+
+    async def judge_large(self, request: GroupRequest, host: str, share: LoopShare) -> Verdict | None:
+        """As `judge`, of a call that has its turn: thousands of topics are told apart some at a time."""
+        if not (self._access.on and isinstance(request, OffsetFetchRequest)):
+            return self.judge(request, host)
+        steps = self._fetch_in_steps(current_identity().name, _NEEDS[OffsetFetchRequest], request, host)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                verdict: Verdict | None = ended.value
+                return verdict
+            if share.taken_s > CUT_S:
+                await share.rest()
 
     def may(self, request: GroupRequest) -> bool:
         """Whether the current caller may make a call that names one group; a no is not recorded."""
@@ -232,6 +250,19 @@ class Rights:
     def _topics(self, who: str, names: Sequence[str], host: str) -> list[bool]:
         names = [topic_of(name) for name in names]
         return self._access.allows_each(who, Verb.DESCRIBE, Kind.TOPIC, names, host)
+
+    def _topics_in_steps(
+        self, who: str, names: Sequence[str], host: str
+    ) -> Generator[None, None, list[bool]]:
+        """As `_topics`, for names of topics without what tells one from those before it."""
+        seen: list[bool] = []
+        for begin in range(0, len(names), _AT_ONCE):
+            some = names[begin : begin + _AT_ONCE]
+            seen += self._access.may_each(who, Verb.DESCRIBE, Kind.TOPIC, some)
+            yield
+        unseen = [name for name, is_seen in zip(names, seen, strict=True) if not is_seen]
+        self._access.refuse_each(who, Verb.DESCRIBE, Kind.TOPIC, unseen, host)
+        return seen
 
     def _commit(self, who: str, request: OffsetCommitRequest, host: str) -> Verdict | None:
         allowed = self._topics(who, [topic.name for topic in request.topics], host)
@@ -343,11 +374,23 @@ class Rights:
         return Verdict(part, complete)
 
     def _fetch(self, who: str, need: Need, request: OffsetFetchRequest, host: str) -> Verdict | None:
+        steps = self._fetch_in_steps(who, need, request, host)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                verdict: Verdict | None = ended.value
+                return verdict
+
+    def _fetch_in_steps(
+        self, who: str, need: Need, request: OffsetFetchRequest, host: str
+    ) -> Generator[None, None, Verdict | None]:
+        """Judges an OffsetFetch, and stops after each step for whoever leaves the loop to others."""
         group_ids = [group.group_id for group in request.groups]
         may_read = self._access.allows_each(who, *need, group_ids, host)
         read = [group for group, may in zip(request.groups, may_read, strict=True) if may]
-        names = [topic.topic for group in read for topic in group.topics]
-        sees = iter(self._topics(who, names, host))
+        names = [topic_of(topic.topic) for group in read for topic in group.topics]
+        sees = iter((yield from self._topics_in_steps(who, names, host)))
         hidden = [group for group, may in zip(request.groups, may_read, strict=True) if not may]
         refused: Any = _refused(OffsetFetchRequest(groups=hidden), need) if hidden else request
         refusals = iter(refused.groups)
@@ -362,22 +405,14 @@ class Rights:
                 groups.append(_FetchedGroup(is_asked=True))
                 part.groups.append(group)
                 continue
-            left_out = OffsetFetchResponse.Group(group_id=group.group_id)
-            for topic in group.topics:
-                outcomes = left_out.topics.add(name=topic.topic).partitions
-                for partition in topic.partitions:
-                    outcomes.add(
-                        partition=partition,
-                        offset=-1,
-                        leader_epoch=-1,
-                        error_code=error_code.TOPIC_AUTHORIZATION_FAILED,
-                    )
+            left_out = yield from _left_out(group)
             # Of a group of which no topic may be asked for, nothing is: without topics it would be all.
             is_asked = any(allowed)
             groups.append(_FetchedGroup(left_out, is_asked, allowed))
             if is_asked:
                 part.groups.append(group)
                 _keep(part.groups[-1].topics, allowed)
+            yield
         if all(group.refused is None for group in groups):
             return None
 
@@ -391,6 +426,27 @@ class Rights:
             return whole
 
         return Verdict(part if part.groups else None, complete)
+
+
+def _left_out(
+    group: OffsetFetchRequest.Group,
+) -> Generator[None, None, OffsetFetchResponse.Group]:
+    """What is answered of a group's topics that the caller must not see; it stops after each step."""
+    left_out, number = OffsetFetchResponse.Group(group_id=group.group_id), 0
+    for topic in group.topics:
+        outcomes = left_out.topics.add(name=topic.topic).partitions
+        for partition in topic.partitions or (None,):
+            if partition is not None:
+                outcomes.add(
+                    partition=partition,
+                    offset=-1,
+                    leader_epoch=-1,
+                    error_code=error_code.TOPIC_AUTHORIZATION_FAILED,
+                )
+            number += 1
+            if not number % _AT_ONCE:
+                yield
+    return left_out
 
 
 @dataclass(frozen=True, slots=True)

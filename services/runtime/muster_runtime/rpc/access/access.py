@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -134,22 +134,30 @@ class Access:
         self, who: str, verb: Verb, kind: Kind, names: Collection[str], where: str = ""
     ) -> list[bool]:
         """As `allows`, for many things of one call: the trail names the first that are refused."""
-        granted = self._of(who)
-        if granted is None:
-            return [True] * len(names)
-        allowed = [(verb, kind, name) in granted for name in names]
+        allowed = self.may_each(who, verb, kind, names)
         refused = [name for name, is_allowed in zip(names, allowed, strict=True) if not is_allowed]
+        self.refuse_each(who, verb, kind, refused, where)
+        return allowed
+
+    def refuse_each(self, who: str, verb: Verb, kind: Kind, refused: Sequence[str], where: str = "") -> None:
+        """Counts and records what `may_each` has found of one call that is refused for it."""
         for name in refused[:TOLD_MAX]:
             self.allows(who, verb, kind, name, where)
         if (more := len(refused) - TOLD_MAX) > 0:
             self.refused[verb] += more
             self.trail.more_refused(verb, f"{kind}:…", where, more)
-        return allowed
 
     def may(self, who: str, verb: Verb, kind: Kind, name: str = "") -> bool:
         """As `allows`, but a no refuses nothing: a list shows less, or there is another way."""
         granted = self._of(who)
         return granted is None or (verb, kind, name) in granted
+
+    def may_each(self, who: str, verb: Verb, kind: Kind, names: Collection[str]) -> list[bool]:
+        """As `may`, for many things."""
+        granted = self._of(who)
+        if granted is None:
+            return [True] * len(names)
+        return [(verb, kind, name) in granted for name in names]
 
     def sees(self, who: str, kind: Kind, name: str = "") -> bool:
         """Whether a list shows a group, a topic or the cluster to an identity."""
