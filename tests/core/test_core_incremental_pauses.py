@@ -344,6 +344,26 @@ def test_no_more_than_was_counted_is_left_alone() -> None:
     assert turns.left == [1 + 8 - 8]
 
 
+def test_a_turn_is_not_over_before_what_is_due_has_begun() -> None:
+    """LIM-69. While the line of a large group took longer than a turn was kept it had no target, ever."""
+    cluster, members = settled("a")
+    turns = Turns(cluster, at_once_max=0)
+    turns.wait_ms = 300
+    members.append(StreamMember(cluster, "b"))
+    members[-1].join()
+    cluster.advance(299)
+    cluster.auto_ack = False
+    members.append(StreamMember(cluster, "c"))
+    join = parked_join(members[-1])
+    cluster.advance(1 + 3 * TURN_KEPT_MS)
+    assert not cluster.work
+    cluster.auto_ack = True
+    while cluster.is_parked(join):
+        cluster.acknowledge()
+    assert len(cluster.work) == 1
+    assert len(turns.asked) == 1 + 1, "what has grown counts"
+
+
 def test_nothing_that_is_set_makes_a_wait_for_a_turn_shorter() -> None:
     """LIM-69."""
     cluster = shard(60_000)

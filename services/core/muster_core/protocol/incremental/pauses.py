@@ -13,7 +13,7 @@ ADAPTIVE = -1
 SHORTEST_MS = 20
 LONGEST_MS = 500
 TURN_KEPT_MS = 1_000
-"""How long a group that has waited for its turn may begin: it waits in its line still."""
+"""How long a group that has waited for its turn has it where nothing is due any more."""
 
 
 def interval_of(config: GroupConfig, group: Group) -> int:
@@ -116,9 +116,10 @@ class Pauses:
         """A pause is over, or has been for as long again."""
         group, was_running, pause.is_running = pause.group, pause.is_running, False
         is_present = group is not None and self._context.groups.get(group.group_id) is group
-        if group is not None and pause.is_adaptive and is_present and (was_running or is_due(group)):
+        goes_on = group is not None and is_present and (was_running or is_due(group))
+        if goes_on and pause.is_adaptive:
             self._arm(pause)  # what changes now makes the next one longer
-        elif pause.for_turn and was_running and is_present:
+        elif goes_on and pause.for_turn:  # what is due may wait in its line for longer
             pause.length_ms = TURN_KEPT_MS
             self._arm(pause)
         else:
