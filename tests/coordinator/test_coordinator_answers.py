@@ -15,11 +15,12 @@ from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, Answers
 from muster_coordinator.api.calls import LARGE_BYTES
-from muster_coordinator.api.fetches import STEP_PARTITIONS
+from muster_coordinator.api.fetches import STEP_PARTITIONS, Fetch, is_small
 from muster_coordinator.api.rights import Rights
-from muster_coordinator.api.steps import Ask
+from muster_coordinator.api.steps import Ask, Budget
 from muster_core import error_code
 from muster_core.events import GroupRequest, MemberRange, Request
+from muster_core.protocol.responses import refusal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
@@ -534,3 +535,23 @@ async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_a
     assert all(after - before <= 1 for before, after in pairwise(seen)), "several answers in one turn"
     await asyncio.gather(*tasks)
     assert built == len(tasks)
+
+
+@pytest.mark.parametrize("topics", [1, 2_000])
+async def test_groups_of_which_no_partition_is_asked_are_answered_by_their_shards_too(topics: int) -> None:
+    """They were answered without an error, by whatever coordinator was asked."""
+    request, asked = FETCH(), list[FETCH]()
+    for group_id in "ab":
+        group = request.groups.add(group_id=group_id)
+        group.topics.extend([common_pb2.TopicPartitions(topic=f"t{number}") for number in range(topics)])
+
+    def elsewhere(part: GroupRequest, _host: str, _shown: MemberRange | None = None) -> Any:
+        assert isinstance(part, FETCH)
+        asked.append(part)
+        return refusal(part, error_code.NOT_COORDINATOR, 3, "it is elsewhere")
+
+    fetch = Fetch(request, 4, Budget(MIB, "groups"), None)
+    answer = await fetch.run(dict.fromkeys(range(4), elsewhere), "h")
+    assert [group.error_code for group in answer.groups] == [error_code.NOT_COORDINATOR] * 2
+    assert all(group.topics for part in asked for group in part.groups), "without topics it asks for all"
+    assert is_small(request) == (topics == 1)

@@ -23,7 +23,7 @@ def is_small(request: coordinator_pb2.OffsetFetchRequest) -> bool:
     for group in request.groups:
         if not group.topics:
             return False
-        total += sum(len(topic.partitions) for topic in group.topics)
+        total += sum(len(topic.partitions) or 1 for topic in group.topics)
     return total <= SMALL_PARTITIONS
 
 
@@ -163,5 +163,6 @@ def _pieces(place: int, group: coordinator_pb2.OffsetFetchRequest.Group) -> Iter
                 asked, cost = coordinator_pb2.OffsetFetchRequest.Group(group_id=group.group_id), 0
             asked.topics.append(common_pb2.TopicPartitions(topic=topic.topic, partitions=numbers))
             cost += len(numbers)
-    if cost:
-        yield _Piece(place, asked, cost, is_whole=False)
+    if not cost:  # whose the group is, and what it is not, is answered though nothing of it is asked
+        asked.topics.add(topic=group.topics[0].topic)
+    yield _Piece(place, asked, max(1, cost), is_whole=False)
