@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from kit.lives.incremental_shard import JOIN, LEAVE, NumberedMember, incremental_of, incremental_shard
@@ -12,12 +13,13 @@ from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Cancelled, Tick
 from muster_core.incremental.candidate import Candidate
-from muster_core.incremental.decisions.together import Asked, Together
+from muster_core.incremental.decisions.request import Outcome, Refused
+from muster_core.incremental.decisions.together import Asked, decide_together
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.member import Held, Member, Told
 from muster_core.incremental.partitions import by_topic
 from muster_core.position import NOWHERE, Position
-from muster_core.protocol.incremental import deadlines
+from muster_core.protocol.incremental import deadlines, heartbeats
 from muster_core.record_bounds import in_appends
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -45,9 +47,6 @@ def sent(cluster: VirtualShard, members: Sequence[StreamMember]) -> list[int]:
     return [cluster.send(joining(member), place=member.place) for member in members]
 
 
-PAUSES_MS = 5
-
-
 def stored(cluster: VirtualShard) -> int:
     """Has the log acknowledge everything; returns how many appends were about members."""
     count = 0
@@ -55,7 +54,6 @@ def stored(cluster: VirtualShard) -> int:
         kinds = {record.WhichOneof("kind") for record in cluster.waiting[0].records}
         count += not kinds.isdisjoint({"member_subscribed", "member_stepped"})
         cluster.acknowledge()
-        cluster.advance(PAUSES_MS)  # of many requests some are decided in a turn
     cluster.auto_ack = True
     return count
 
@@ -272,16 +270,14 @@ def test_where_one_at_a_time_is_all_that_fits_few_are_tried_for_each(monkeypatch
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Takes how many requests are entered into decisions from now on."""
+    """Takes how many requests each decision is of from now on."""
     sizes: list[int] = []
 
-    enter = Together.enter
-
-    def counting(together: Together, asked: Sequence[Asked]) -> None:
+    def decide(group: IncrementalGroup, asked: Sequence[Asked], *others: Any) -> list[Outcome | Refused]:
         sizes.append(len(asked))
-        enter(together, asked)
+        return decide_together(group, asked, *others)
 
-    monkeypatch.setattr(Together, "enter", counting)
+    monkeypatch.setattr(heartbeats, "decide_together", decide)
     return sizes
 
 

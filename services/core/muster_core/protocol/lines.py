@@ -1,6 +1,6 @@
 """What waits in line: events of a group, while its records are on their way to the log or it has a pause."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -87,10 +87,6 @@ class Lines:
             group.line.commits.append(self._routed(call))
         return group.line.in_flight
 
-    def put_back(self, group: Group, calls: Sequence[Request]) -> None:
-        """Puts calls, in order, before what is in line: they were taken out of it and are not decided yet."""
-        group.line.steps.extendleft(self._routed(call) for call in reversed(calls))
-
     def _routed(self, call: Request) -> Step:
         return Step(partial(self.route, call.call_id), call_id=call.call_id)
 
@@ -132,15 +128,15 @@ class Lines:
         if call_id in self._calls:
             step()
 
-    def pause(self, group: Group, step: Callable[[], None], pause_ms: int = _PAUSE_MS) -> None:
+    def pause(self, group: Group, step: Callable[[], None]) -> None:
         """Runs a step on a group after a pause for others, before what is in line."""
         line = group.line
         if line.in_flight or line.in_turns:
-            line.steps.appendleft(Step(partial(self.pause, group, step, pause_ms)))
+            line.steps.appendleft(Step(partial(self.pause, group, step)))
             return
         line.in_turns = True
         pause = CallbackTimer(group.group_id, partial(self._pause_ended, group, step))
-        self._wheel.arm(pause, self._turn.now.boot_ms + pause_ms)
+        self._wheel.arm(pause, self._turn.now.boot_ms + _PAUSE_MS)
 
     def _pause_ended(self, group: Group, step: Callable[[], None]) -> None:
         group.line.in_turns = False

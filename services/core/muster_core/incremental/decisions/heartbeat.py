@@ -113,7 +113,7 @@ def _check_join(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 class Turn:
-    """A request that joins or stays, step by step; `Together` takes them in order."""
+    """A request that joins or stays, step by step; `decide_together` takes them in order."""
 
     def __init__(
         self, decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings

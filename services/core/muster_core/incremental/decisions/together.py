@@ -1,6 +1,6 @@
 """Requests of several members of a group that become one decision."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -12,7 +12,7 @@ from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.decisions.heartbeat import Turn, leave
 from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Surroundings
 from muster_core.incremental.group import IncrementalGroup
-from muster_core.incremental.targets.target import Topics, subscribed_topics
+from muster_core.incremental.targets.target import subscribed_topics
 
 LISTS_MAX = 20
 """How many times as many names as a group may have different ones the lists of all its members may have."""
@@ -36,9 +36,7 @@ def decide(
     Raises:
         Refused: it is refused.
     """
-    together = Together(group, request.group_id, new_record)
-    together.enter([Asked(request, around)])
-    (outcome,) = together.outcomes()
+    (outcome,) = decide_together(group, [Asked(request, around)], new_record)
     if isinstance(outcome, Refused):
         raise outcome
     return outcome
@@ -53,53 +51,42 @@ def can_be_together(request: ConsumerGroupHeartbeatRequest) -> bool:
     return is_simple and bool(request.member_seq) and request.member_epoch >= JOIN
 
 
-class Together:
-    """Requests that become one decision, which may be entered in several parts; the group is not changed.
+def decide_together(
+    group: IncrementalGroup, asked: Sequence[Asked], new_record: Callable[[], records_pb2.Record]
+) -> list[Outcome | Refused]:
+    """What becomes of requests, in order, by one decision; the group is not changed.
 
     The epoch is raised and the target computed once, after all of them.
 
     Args:
-        group: the group, which stays as it is until the end.
-        group_id: its id.
+        group: the group.
+        asked: one request, or several of different members each of which `can_be_together`.
         new_record: makes an empty record, with the time.
     """
-
-    def __init__(
-        self, group: IncrementalGroup, group_id: str, new_record: Callable[[], records_pb2.Record]
-    ) -> None:
-        self._decision = Decision(group, group_id, new_record)
-        self._outcomes: list[Turn | Outcome | Refused] = []
-        self._cause: Cause | None = None
-        self._topics: Topics | None = None
-
-    def enter(self, asked: Iterable[Asked]) -> None:
-        """Takes one request, or several of different members each of which `can_be_together`, in order."""
-        for request, around in asked:
-            self._topics = around.topics
-            try:
-                if request.member_epoch < JOIN:
-                    self._outcomes.append(leave(self._decision, request, around))
-                else:
-                    turn = _entered(self._decision, request, around)
-                    why = turn.renew()
-                    self._cause = self._cause or why
-                    self._outcomes.append(turn)
-            except Refused as refused:
-                self._outcomes.append(refused)
-
-    def outcomes(self) -> list[Outcome | Refused]:
-        """What becomes of the requests that were entered, in order; called once, at the end."""
-        decision = self._decision
-        if self._cause is not None and self._topics is not None:
-            topics_hash = self._topics.hash_of(subscribed_topics(decision.group))
-            decision.raise_epoch(self._cause, topics_hash)
-        turns = [one for one in self._outcomes if isinstance(one, Turn)]
-        if turns:
-            when = turns[-1].assign()
-            for turn in turns:
-                turn.step(when)
-            decision.wake()
-        return [one.outcome() if isinstance(one, Turn) else one for one in self._outcomes]
+    decision = Decision(group, asked[0].request.group_id, new_record)
+    outcomes: list[Turn | Outcome | Refused] = []
+    cause: Cause | None = None
+    for request, around in asked:
+        try:
+            if request.member_epoch < JOIN:
+                outcomes.append(leave(decision, request, around))
+            else:
+                turn = _entered(decision, request, around)
+                why = turn.renew()
+                cause = cause or why
+                outcomes.append(turn)
+        except Refused as refused:
+            outcomes.append(refused)
+    if cause is not None:
+        topics_hash = asked[-1].around.topics.hash_of(subscribed_topics(decision.group))
+        decision.raise_epoch(cause, topics_hash)
+    turns = [one for one in outcomes if isinstance(one, Turn)]
+    if turns:
+        when = turns[-1].assign()
+        for turn in turns:
+            turn.step(when)
+        decision.wake()
+    return [one.outcome() if isinstance(one, Turn) else one for one in outcomes]
 
 
 def _entered(decision: Decision, request: ConsumerGroupHeartbeatRequest, around: Surroundings) -> Turn:

@@ -1,7 +1,6 @@
 """ConsumerGroupHeartbeat: decided, stored, answered."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,7 +21,7 @@ from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
 from muster_core.incremental.decisions.heartbeat import go_on
 from muster_core.incremental.decisions.request import JOIN, Outcome, Refused, Surroundings
-from muster_core.incremental.decisions.together import Asked, Together, can_be_together
+from muster_core.incremental.decisions.together import Asked, can_be_together, decide_together
 from muster_core.incremental.decisions.upkeep import tend
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.incremental.targets.target import Topics, When, subscribed_topics
@@ -49,10 +48,6 @@ _NO_TARGET = "the first assignment of the group is not there yet; try again"
 _JOINED_SINCE = "the member has joined again, or left for a while, since"
 _TOGETHER = 100
 """Requests that are one decision, at most."""
-_AT_A_TIME = 25
-"""Requests that are decided in one turn: each takes some tenths of a millisecond."""
-_SHORT_PAUSE_MS = 1
-"""Between two turns of a decision: its members wait for all of them."""
 
 _Asked = tuple[Request, ConsumerGroupHeartbeatRequest]
 _TOO_LARGE = "what the group would have to store together is more than the log takes at a time"
@@ -170,13 +165,28 @@ class IncrementalHeartbeats:
             return
         if call.place is not None and can_be_together(request) and context.lines.gather(group, call):
             return
-        most = self._together.pop(group, _TOGETHER)
-        asked = [(call, request), *islice(self._next_in_line(group, call, request), most - 1)]
-        for _ in asked[1:]:
+        asked = [(call, request), *self._next_in_line(group, call, request)]
+        for _ in range(self._take_together(group, asked) - 1):
             group.line.steps.popleft()
-        self._begin(group, asked, most)
 
-    # --- deciding
+    def _take_together(self, group: Group, asked: Sequence[_Asked]) -> int:
+        """Decides the first of some requests, and as many more as the log takes at a time.
+
+        Where that does not take them all, half of them are tried, and so on, and the next decision is of at
+        most twice as many as this one: else one that asks for much would have all others decided again each
+        time that one of them is taken (docs/safety.md, INC-146).
+
+        Returns:
+            How many were decided.
+        """
+        most = self._together.pop(group, _TOGETHER)
+        asked = asked[:most]
+        while not self._take(group, [one for one in asked if one[0].call_id in self._context.calls]):
+            asked = asked[: len(asked) // 2]
+            most = len(asked)
+        if 2 * most < _TOGETHER:
+            self._together[group] = 2 * most
+        return len(asked)
 
     def _next_in_line(
         self, group: Group, call: Request, request: ConsumerGroupHeartbeatRequest
@@ -189,7 +199,7 @@ class IncrementalHeartbeats:
         members = {request.member_id}
         if call.place is None or not can_be_together(request):
             return
-        for step in tuple(islice(group.line.steps, _TOGETHER - 1)):
+        for step in islice(group.line.steps, _TOGETHER - 1):
             later = None if step.call_id is None else self._context.calls.get(step.call_id)
             message = None if later is None else later.message
             if (
@@ -204,73 +214,39 @@ class IncrementalHeartbeats:
             members.add(message.member_id)
             yield later, message
 
-    def _begin(self, group: Group, asked: Sequence[_Asked], most: int) -> None:
-        """Begins a decision of some requests, of which there may be so many."""
-        incremental = group.incremental
-        began = IncrementalGroup(group.generation) if incremental is None else incremental
-        together = Together(began, group.group_id, self._context.record)
-        self._enter(group, _Joint(asked, most, incremental, began.renewed, together))
-
-    def _enter(self, group: Group, joint: "_Joint") -> None:
-        """Takes requests into a decision; of many some at a time, with pauses for other groups (LIM-19)."""
+    def _take(self, group: Group, asked: Sequence[_Asked]) -> bool:
+        """Decides requests together; returns False where they are several and the log does not take that."""
         context = self._context
-        if not joint.is_of(group):  # a topic was deleted meanwhile
-            self._begin(group, joint.asked, joint.most)
-            return
-        some = joint.asked[joint.looked_at : joint.looked_at + _AT_A_TIME]
-        joint.looked_at += len(some)
         accepted: list[_Asked] = []
-        for call, request in some:
-            if call.call_id in context.calls:
-                try:
-                    self._checks.check_in_group(call, group, request)
-                    accepted.append((call, request))
-                except Refused as refused:
-                    self._refuse(call, refused)
-        topics = topics_of(context.catalog)
-        joint.together.enter(
-            [Asked(asked, self._around(call, group, asked, topics)) for call, asked in accepted]
-        )
-        joint.accepted += accepted
-        if joint.looked_at < len(joint.asked):
-            context.lines.pause(group, partial(self._enter, group, joint), _SHORT_PAUSE_MS)
-        else:
-            self._conclude(group, joint)
-
-    def _conclude(self, group: Group, joint: "_Joint") -> None:
-        """Stores a decision.
-
-        Where the log does not take it at a time, half of the requests are tried, and so on, and the next
-        decision is of at most twice as many as this one: else one that asks for much would have all others
-        decided again each time that one of them is taken (docs/safety.md, INC-146).
-        """
-        context = self._context
+        for call, request in asked:
+            try:
+                self._checks.check_in_group(call, group, request)
+                accepted.append((call, request))
+            except Refused as refused:
+                context.forget_unstored(group)
+                self._refuse(call, refused)
+        if not accepted:
+            return True
         taken: list[tuple[_Asked, Outcome]] = []
         refusals: list[tuple[Request, Refused]] = []
-        if any(call.call_id in context.calls for call, _ in joint.accepted):  # else the shard was suspended
-            for one, outcome in zip(joint.accepted, joint.together.outcomes(), strict=True):
-                if isinstance(outcome, Refused):
-                    refusals.append((one[0], outcome))
-                else:
-                    taken.append((one, outcome))
+        for one, outcome in zip(accepted, self._decide(group, accepted), strict=True):
+            if isinstance(outcome, Refused):
+                refusals.append((one[0], outcome))
+            else:
+                taken.append((one, outcome))
         try:
             self._check_bounds(group, taken)
         except Refused as too_much:
-            if len(joint.asked) > 1:
-                half = len(joint.asked) // 2
-                context.lines.put_back(group, [call for call, _ in joint.asked[half:]])
-                self._begin(group, joint.asked[:half], half)
-                return
-            refusals.append((joint.asked[0][0], too_much))
+            if len(asked) > 1:
+                return False
+            refusals.append((asked[0][0], too_much))
             taken.clear()
-        if 2 * joint.most < _TOGETHER:
-            self._together[group] = 2 * joint.most
-        if not taken:
-            context.forget_unstored(group)
         for call, why in refusals:
+            context.forget_unstored(group)
             self._refuse(call, why)
         if taken:
             self._store(group, taken)
+        return True
 
     def _store(self, group: Group, taken: Sequence[tuple[_Asked, Outcome]]) -> None:
         """Stores what requests come to, and answers them."""
@@ -307,6 +283,15 @@ class IncrementalHeartbeats:
         if group is None:
             raise Refused(error_code.GROUP_ID_NOT_FOUND, NO_GROUP)
         return group
+
+    def _decide(self, group: Group, asked: Sequence[_Asked]) -> list[Outcome | Refused]:
+        """What becomes of requests, in order."""
+        incremental = group.incremental
+        if incremental is None:
+            incremental = IncrementalGroup(group.generation)
+        topics = topics_of(self._context.catalog)
+        all_asked = [Asked(request, self._around(call, group, request, topics)) for call, request in asked]
+        return decide_together(incremental, all_asked, self._context.record)
 
     def _around(
         self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest, topics: Topics
@@ -359,8 +344,6 @@ class IncrementalHeartbeats:
                 self._wait(call, group, request, outcome)
             else:
                 self._answer(call, group, request, outcome)
-        if len(taken) > _AT_A_TIME:  # the next decision has a turn of its own
-            self._context.lines.pause(group, nothing_follows, _SHORT_PAUSE_MS)
 
     def _wait(
         self, call: Request, group: Group, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
@@ -454,32 +437,3 @@ class IncrementalHeartbeats:
 
 def _bytes_of(record: records_pb2.Record) -> int:
     return record.ByteSize()
-
-
-@dataclass(slots=True)
-class _Joint:
-    """Requests that become one decision, which is made in several turns while the group's line waits.
-
-    Attributes:
-        asked: all of them.
-        most: of how many the decision may be.
-        incremental: the group when the first was entered; None: it had no members ever.
-        renewed: the topics that were deleted by then.
-        together: the decision.
-        looked_at: how many of them were.
-        accepted: those that were entered.
-    """
-
-    asked: Sequence[_Asked]
-    most: int
-    incremental: IncrementalGroup | None
-    renewed: Mapping[str, Position]
-    together: Together
-    looked_at: int = 0
-    accepted: list[_Asked] = field(default_factory=list)
-
-    def is_of(self, group: Group) -> bool:
-        """Whether the group is as it was; of records only those of deleted topics do not wait in its line."""
-        if group.incremental is None:
-            return self.incremental is None
-        return group.incremental is self.incremental and group.incremental.renewed is self.renewed
