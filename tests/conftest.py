@@ -11,6 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from kit import java_classes, leases
 from kit.machine import CORES, WAITING, ports_of
@@ -38,6 +39,8 @@ def _only_quick(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives each process of the tests ports of its own; servers that its tests start inherit them."""
+    hypothesis.settings.register_profile("untimed", deadline=None)  # no test asserts a speed
+    hypothesis.settings.load_profile("untimed")
     os.environ.setdefault("JAVA_TOOL_OPTIONS", java_classes.options())
     worker = getattr(config, "workerinput", None)
     if worker is not None:
