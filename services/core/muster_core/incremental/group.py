@@ -228,7 +228,7 @@ class IncrementalGroup:
         """Notes the number of a commit that is stored."""
         member = self.members.get(member_id)
         if member is not None and seq > member.commit_seq:
-            self.members[member_id] = replace(member, commit_seq=seq)
+            self.members[member_id] = member.with_commit(seq)
 
     def remove(self, member_id: str) -> None:
         """Takes a member out; what it had is free.

@@ -1,7 +1,7 @@
 """A member of an incremental group, as the log has it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -253,7 +253,16 @@ class Member:
 
     def with_told(self, told: Told) -> "Member":
         """This member, after it said something else."""
-        return replace(self, told=told)
+        made = self._copied()
+        made.pop("candidate", None)
+        made.update(told=told)
+        return _member_of(made)
+
+    def with_commit(self, seq: int) -> "Member":
+        """This member after a commit with a number."""
+        made = self._copied()
+        made.update(commit_seq=seq)
+        return _member_of(made)
 
     def aimed_at(self, target: Partitions, epoch: int) -> "Member":
         """This member with another target, and the epoch that it keeps until a step brings it on."""
