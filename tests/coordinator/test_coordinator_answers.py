@@ -427,6 +427,20 @@ async def test_leaders_that_ask_again_for_much_metadata_take_turns(
     assert {answer.ByteSize() > LARGE_BYTES for answer in answers} == {True}
 
 
+async def test_leaders_that_ask_again_for_many_members_take_turns(
+    caller: Caller, turns_taken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIM-70."""
+    request = join("g", member_seq=1)
+    request.member_id = (await caller.stub.JoinGroup(request, timeout=30)).member_id
+    await caller.stub.JoinGroup(request, timeout=60)
+    await caller.stub.JoinGroup(request, timeout=60)
+    assert turns_taken == [], "few members are few"
+    monkeypatch.setattr("muster_coordinator.api.calls._LARGE_MEMBERS", 0)
+    await asyncio.gather(*(caller.stub.JoinGroup(request, timeout=60) for _ in range(5)))
+    assert len(turns_taken) == 5
+
+
 async def test_large_answers_are_built_one_at_a_time() -> None:
     asked: list[str] = []
 

@@ -66,7 +66,7 @@ def test_whatever_a_member_says_with_a_later_join_is_read_back(name: str, later:
         )
         shard.replay(Position(1, generation), records_pb2.Record(generation_started=started))
     expected.adopt(second)
-    found, derived = shard.groups["g"].members["a"], {"_record"}
+    found, derived = shard.groups["g"].members["a"], {"_participant", "_record"}
     for slot in {*Member.__slots__} - derived:
         assert picture(getattr(found, slot)) == picture(getattr(expected, slot)), slot
     assert found.to_record() == second

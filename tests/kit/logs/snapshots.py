@@ -27,6 +27,7 @@ IN_MEMORY_ONLY = {
     "stream_id",
     "suspect",
     "confirmed",
+    "_participant",
     "_record",
     "_topics_of",
     "_owned",

@@ -42,6 +42,9 @@ LARGE_BYTES = 64 << 10
 LARGE_PARTITIONS = 1_000
 """So does a request that names more, however small it is."""
 
+_LARGE_MEMBERS = 100
+"""A leader that joins again is told of all members, however small its call: of more in a turn of its host."""
+
 _JOINED_ASIDE_BYTES = 1 << 20
 """From here on Python joins bytes without holding up other threads."""
 
@@ -377,7 +380,7 @@ def _has_large_answer(shard: OwnedShard, request: GroupRequest) -> bool:
     if isinstance(request, coordinator_pb2.SyncGroupRequest):
         is_large = len(member.kept_tokens) > STEP_PARTITIONS or len(member.assignment) > LARGE_BYTES
         return is_large and group.state is GroupState.STABLE
-    is_large = len(group.members) > STEP_PARTITIONS or group.size_bytes > LARGE_BYTES
+    is_large = len(group.members) > _LARGE_MEMBERS or group.size_bytes > LARGE_BYTES
     return is_large and group.leader == member.member_id
 
 

@@ -1,4 +1,4 @@
-"""How much of the loop the assignments of incremental groups take (docs/safety.md, LIM-69)."""
+"""How much of the loop assignments and generations of large groups take (docs/safety.md, LIM-69)."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,7 @@ class AssignmentPace:
     """Keeps the assignments of one caller's groups to a fifth of the loop's time.
 
     A change of subscription is a small call, and its assignment may look at a hundred thousand partitions.
+    So is a join of one member of a classic group, whose generation names thousands that do not come.
     Groups have their turns in the order in which they asked.
 
     Args:

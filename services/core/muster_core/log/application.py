@@ -17,7 +17,6 @@ from muster_core.incremental.partitions import named_in
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.log.reversion import check_reversion, revert
-from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
@@ -182,7 +181,7 @@ class Application:
             group.subscribed_topics = frozenset()
             group.become(GroupState.EMPTY, wall_ms)
         if group.history.length:
-            present = tuple([Participant.of(group.members[member_id]) for member_id in staying])
+            present = tuple([group.members[member_id].participant for member_id in staying])
             group.history.remember(
                 GenerationEntry(
                     generation=group.generation,

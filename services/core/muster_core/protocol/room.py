@@ -52,8 +52,9 @@ class Room:
             None: there are none.
         sees: whether an identity, by name, may see a topic.
         tokens: writes the tokens that members keep into answers.
-        turn_ms: how long a group, by id, waits with an assignment of so many members and partitions, since
-            those for the same caller take the time now; after that it has its turn. 0: it has it now.
+        turn_ms: how long a group, by id, waits with an assignment of so many members and partitions, or with
+            a generation of so many members, since those for the same caller take the time now; after that it
+            has its turn. 0: it has it now.
         left_alone: called with a group, by id, and how many of the members and partitions that an assignment
             looked at it has left as they were.
         ended: called with each group that the log has removed.

@@ -26,14 +26,16 @@ class Line:
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
         in_turns: whether calls are carried out in several turns, and are to go on.
+        suspensions: how often its deadlines were dropped.
     """
 
-    __slots__ = ("_commits", "_steps", "gathers", "in_flight", "in_turns")
+    __slots__ = ("_commits", "_steps", "gathers", "in_flight", "in_turns", "suspensions")
 
     def __init__(self) -> None:
         self.in_flight = False
         self.gathers = False
         self.in_turns = False
+        self.suspensions = 0
         self._steps: deque[Step] | None = None  # nothing ever waits of most groups
         self._commits: deque[Step] | None = None
 
@@ -80,6 +82,7 @@ class Line:
 
     def drop_deadlines(self) -> None:
         """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
+        self.suspensions += 1
         for steps in (self._steps, self._commits):
             if steps:
                 left = [step for step in steps if not step.deadline]

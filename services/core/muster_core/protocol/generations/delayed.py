@@ -18,8 +18,8 @@ class DelayedCallbacks(Protocol):
     def watch_join(self, operation: "DelayedJoin") -> None:
         """Lets a join phase wait in the purgatory."""
 
-    def complete_join(self, group: Group) -> None:
-        """A join phase is over."""
+    def complete_join(self, group: Group, *, has_turn: bool) -> None:
+        """A join phase is over; whether its generation has waited for its turn."""
 
     def sync_expired(self, group: Group, generation: int) -> None:
         """Members of a generation did not sync in time."""
@@ -29,14 +29,20 @@ class DelayedCallbacks(Protocol):
 
 
 class DelayedJoin(DelayedOperation):
-    """A join phase: ends when all members are back, or at the longest rebalance time-out (KIP-62)."""
+    """A join phase: ends when all members are back, or at the longest rebalance time-out (KIP-62).
 
-    __slots__ = ("_callbacks", "group")
+    After that its generation may wait for its turn (docs/safety.md, LIM-69).
+    """
 
-    def __init__(self, callbacks: DelayedCallbacks, group: Group, delay_ms: int) -> None:
+    __slots__ = ("_callbacks", "_has_turn", "group")
+
+    def __init__(
+        self, callbacks: DelayedCallbacks, group: Group, delay_ms: int, *, has_turn: bool = False
+    ) -> None:
         super().__init__(delay_ms)
         self._callbacks = callbacks
         self.group = group
+        self._has_turn = has_turn
 
     @property
     def group_id(self) -> str:
@@ -49,7 +55,7 @@ class DelayedJoin(DelayedOperation):
 
     def on_complete(self) -> None:
         """Ends the join phase."""
-        self._callbacks.complete_join(self.group)
+        self._callbacks.complete_join(self.group, has_turn=self._has_turn)
 
 
 class InitialDelayedJoin(DelayedJoin):

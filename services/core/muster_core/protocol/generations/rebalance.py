@@ -3,7 +3,7 @@
 Follows Kafka's coordinator; ids in parentheses are rows of the conformance list.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -30,6 +30,14 @@ Cause = common_pb2.RebalanceCause
 
 _AGAIN_MS = 1_000
 """Shortest pause before a join phase to which nobody came back is checked again, whatever the time-outs."""
+
+STEP_MEMBERS = 500
+"""Of so many members follows in one turn what a record brings them: it takes milliseconds."""
+
+_MANY_MEMBERS = 100
+"""A generation of fewer takes less than a millisecond, and waits for no turn."""
+
+_DONE = object()
 
 
 class Rebalancer:
@@ -108,10 +116,13 @@ class Rebalancer:
             return
         if not group.can_rebalance:
             return
-        for member in group.members.values():
-            self._refuse_sync(group, member)
-            self._announce(group, member, cause)
-            if group.state is GroupState.COMPLETING_REBALANCE:
+        is_unassigned = group.state is GroupState.COMPLETING_REBALANCE
+        for member in group.members.values():  # thousands, of which most may be absent and have nothing
+            if member.sync_call is not None:
+                self._refuse_sync(group, member)
+            if member.stream_id is not None and member.join_call is None:
+                self._announce(group, member, cause)
+            if is_unassigned and (member.assignment or member.kept_tokens):
                 group.assign(member, b"")
         group.weigh()
         self._stop_waiting_for_syncs(group)
@@ -172,16 +183,16 @@ class Rebalancer:
         """Lets a join phase end now, or wait."""
         self._context.purgatory.try_complete_else_watch(operation, [_join_key(operation.group)])
 
-    def complete_join(self, group: Group) -> None:
+    def complete_join(self, group: Group, *, has_turn: bool) -> None:
         """Ends the join phase: everybody is back, or the time is up (RT-01, RT-02, SM-31 to SM-35)."""
-        self._context.lines.in_line(group, partial(self._complete_join, group), deadline=True)
+        self._context.lines.in_line(group, partial(self._complete_join, group, has_turn), deadline=True)
 
-    def _complete_join(self, group: Group) -> None:
+    def _complete_join(self, group: Group, has_turn: bool) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         now_ms = self._context.now.boot_ms
-        absent = (member for member in group.members.values() if member.join_call is None)
-        extended_ms = max((member.extended_until_ms for member in absent), default=0)
+        absent = [member for member in group.members.values() if member.join_call is None]
+        extended_ms = max([member.extended_until_ms for member in absent], default=0)
         if extended_ms > now_ms:
             # Cut off since it heard `unsure`, a member works on, and nobody may have its partitions yet.
             self.watch_join(DelayedJoin(self, group, extended_ms - now_ms))
@@ -189,15 +200,15 @@ class Rebalancer:
         staying = [
             member
             for member in group.members.values()
-            if member.join_call is not None or (member.is_static and not member.is_unheard)
+            if member.join_call is not None or (member.group_instance_id and not member.is_unheard)
         ]
         joined = [member for member in staying if member.join_call is not None]
         if staying and not joined:
             delay_ms = max(group.rebalance_timeout_ms, _AGAIN_MS)
             self.watch_join(DelayedJoin(self, group, delay_ms))  # SM-33, RT-05
             return
-        if not group.all_joined and (wait_ms := self._context.room.wait_ms(group.size_bytes)):
-            self.watch_join(DelayedJoin(self, group, wait_ms))  # others whose time is up have their turn
+        if not group.all_joined and (wait_ms := self._waits_for_turn(group, has_turn)):
+            self.watch_join(DelayedJoin(self, group, wait_ms, has_turn=True))
             return
         leader = group.members.get(group.leader)
         if leader is None or leader.join_call is None:
@@ -223,22 +234,50 @@ class Rebalancer:
             overdue=partial(self._refuse_joins, group),
         )
 
+    def _waits_for_turn(self, group: Group, has_turn: bool) -> int:
+        """How long a generation with absent members waits, ms, as others whose time is up have their turn.
+
+        It names all members, so a call of one of them costs what a call of each would cost (LIM-69).
+        """
+        room, members = self._context.room, len(group.members)
+        wait_ms = 0 if has_turn or members < _MANY_MEMBERS else room.turn_ms(group.group_id, members)
+        return wait_ms or room.wait_ms(group.size_bytes)
+
     def _generation_stored(self, group: Group) -> None:
         if self._context.bounds.is_full_with(0):
             group.history.keep_latest()
             group.weigh()
-        if group.state is GroupState.EMPTY:
-            return
-        same_for_all = self._answer_to_all(group)
-        for member in group.members.values():
+        if group.state is not GroupState.EMPTY:
+            group.pending_sync = set(group.members)
+            self.go_through(group, self._begin(group))
+
+    def go_through(self, group: Group, work: Iterator[None]) -> None:
+        """Does what follows for many members, with a pause for others wherever it yields (LIM-70).
+
+        What comes for the group meanwhile waits in line.
+        """
+        if self._context.groups.get(group.group_id) is group and next(work, _DONE) is not _DONE:
+            self._context.lines.pause(group, partial(self.go_through, group, work))
+
+    def _begin(self, group: Group) -> Iterator[None]:
+        """Answers all members that have come to a generation, and waits for them."""
+        if len(group.members) > STEP_MEMBERS:
+            yield  # to carry out the record took its time
+        same_for_all, left = self._answer_to_all(group), STEP_MEMBERS
+        for member in tuple(group.members.values()):
             member.is_new = False
             call_id = group.unpark_join(member)
             if call_id is not None:
-                self._context.reply(call_id, self._answer_to(group, member, same_for_all))
-            else:  # a static member that did not come back: its generation is over (RT-02)
+                self._context.reply(call_id, (yield from self._answer_to(group, member, same_for_all)))
+                left -= 1
+            elif member.stream_id is not None:
+                # a static member that did not come back: its generation is over (RT-02)
                 self._context.fence(group, member, error_code.ILLEGAL_GENERATION)
             self.touch(group, member)
-        group.pending_sync = set(group.members)
+            left -= 1
+            if left <= 0:
+                yield
+                left = STEP_MEMBERS
         self.wait_for_syncs(group)
         self.on_generation(group)
 
@@ -248,13 +287,11 @@ class Rebalancer:
             if self._context.refuse_join(group, member, error_code.COORDINATOR_NOT_AVAILABLE, text):
                 self.touch(group, member)
 
-    def join_answer(
-        self, group: Group, member: Member, *, skip_assignment: bool
-    ) -> coordinator_pb2.JoinGroupResponse:
-        """The answer to a join that got the present generation (JG-23, JG-34)."""
-        answer = self._answer_to(group, member, self._answer_to_all(group))
-        answer.skip_assignment = skip_assignment and group.leader == member.member_id
-        return answer
+    def answer_present(self, group: Group, member: Member, call_id: int) -> Iterator[None]:
+        """Answers a join with the present generation (JG-23, JG-34)."""
+        answer = yield from self._answer_to(group, member, self._answer_to_all(group))
+        answer.skip_assignment = group.state is GroupState.STABLE and group.leader == member.member_id
+        self._context.reply(call_id, answer)
 
     def _answer_to_all(self, group: Group) -> coordinator_pb2.JoinGroupResponse:
         """What the answers to all members of a generation have in common."""
@@ -271,12 +308,14 @@ class Rebalancer:
 
     def _answer_to(
         self, group: Group, member: Member, same_for_all: coordinator_pb2.JoinGroupResponse
-    ) -> coordinator_pb2.JoinGroupResponse:
+    ) -> Generator[None, None, coordinator_pb2.JoinGroupResponse]:
         answer = coordinator_pb2.JoinGroupResponse()
         answer.CopyFrom(same_for_all)
         answer.member_id = member.member_id
         if group.leader == member.member_id:
-            for one in group.members.values():
+            for number, one in enumerate(tuple(group.members.values())):
+                if number and number % STEP_MEMBERS == 0:
+                    yield
                 answer.members.add(
                     member_id=one.member_id,
                     group_instance_id=one.group_instance_id,
@@ -350,7 +389,8 @@ class Rebalancer:
     ) -> None:
         """Takes members out and starts the rebalance that follows.
 
-        Those of a recorded generation go when the log has it; those in their first join phase at once.
+        Those of a recorded generation go when the log has it; those in their first join phase at once. Of
+        many some go at a time (LIM-70), and who has not gone at a suspension stays: it may work on (OWN-12).
 
         Args:
             group: the group; nothing of it is in flight.
@@ -359,8 +399,9 @@ class Rebalancer:
             calls: calls that wait for it.
             then: runs when they are gone, before the rebalance starts.
         """
+        some, others = members[:STEP_MEMBERS], members[STEP_MEMBERS:]
         records = []
-        for member in members:
+        for member in some:
             if member.recorded:
                 record = self._context.record()
                 record.member_left.CopyFrom(
@@ -379,17 +420,37 @@ class Rebalancer:
                 self._context.fence(group, member, error_code.UNKNOWN_MEMBER_ID, cause)
 
         def gone() -> None:
-            for member in members:
+            for member in some:
                 if not member.recorded:  # the others were removed with their records
                     self._context.release(group, member)
                     group.remove(member.member_id)
-            then()
-            self.prepare(group, cause)
+            if others:
+                rest = partial(self._remove_others, group, others, cause, calls, then)
+                self._context.lines.pause(group, partial(rest, group.line.suspensions))
+            else:
+                then()
+                self.prepare(group, cause)
 
         if records:
             self._context.append(records, gone, holds=group, calls=calls)
         else:
             gone()
+
+    def _remove_others(
+        self,
+        group: Group,
+        members: Sequence[Member],
+        cause: Cause,
+        calls: Iterable[int],
+        then: Callable[[], None],
+        suspensions: int,
+    ) -> None:
+        if self._context.groups.get(group.group_id) is not group:
+            return
+        if group.line.suspensions == suspensions:
+            self.remove_members(group, members, cause, calls, then)
+        else:
+            self.prepare(group, cause)
 
 
 def _nobody_follows(_: Group) -> None:

@@ -359,8 +359,7 @@ class Joins:
     def _answer_present(self, group: Group, member: Member, call: Request) -> None:
         """Answers with the present generation; as in Kafka 4.1, only heartbeats prolong a session."""
         member.confirmed = True
-        skip = group.state is GroupState.STABLE
-        self._context.reply(call.call_id, self._rebalancer.join_answer(group, member, skip_assignment=skip))
+        self._rebalancer.go_through(group, self._rebalancer.answer_present(group, member, call.call_id))
 
     # --- take-over of a static member
 

@@ -19,7 +19,7 @@ from muster_core.features import Feature
 from muster_core.numbered_messages import numbered_messages
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
-from muster_core.protocol.generations.rebalance import Rebalancer
+from muster_core.protocol.generations.rebalance import STEP_MEMBERS, Rebalancer
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.state.group import Group
@@ -177,12 +177,19 @@ class Syncs:
         group.planned = None
         for topics in self._context.deletions:
             group.renew(topics)  # it was made before them
-        waiting = [(m, m.sync_call) for m in group.members.values() if m.sync_call is not None]
-        same_for_all = self._answer_to_all(group, waiting[0][0].token) if waiting else SyncGroupResponse()
-        for member, call_id in waiting:
-            member.sync_call = None
-            self._context.reply(call_id, self._answer_to(member, same_for_all))
-            self._rebalancer.touch(group, member)
+        self._rebalancer.go_through(group, self._answer_waiting(group, to_release))
+
+    def _answer_waiting(self, group: Group, to_release: set[str]) -> Iterator[None]:
+        """Answers all members that wait for their assignment, and goes on to wait for releases."""
+        waiting = [member for member in group.members.values() if member.sync_call is not None]
+        same_for_all = self._answer_to_all(group, waiting[0].token) if waiting else SyncGroupResponse()
+        for number, member in enumerate(waiting):
+            if number and number % STEP_MEMBERS == 0:
+                yield
+            call_id, member.sync_call = member.sync_call, None
+            if call_id is not None:  # it has not given up meanwhile
+                self._context.reply(call_id, self._answer_to(member, same_for_all))
+                self._rebalancer.touch(group, member)
         self._rebalancer.wait_for_releases(group, to_release)
 
     def _refuse_syncs(self, group: Group) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
+from muster_core.participant import Participant
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
@@ -61,6 +62,7 @@ class Member:
     """
 
     __slots__ = (
+        "_participant",
         "_record",
         "accepted_commit_seq",
         "assignment",
@@ -104,6 +106,7 @@ class Member:
         self.lock = OPEN
         self.session_timeout_ms = 0
         self._record: records_pb2.Member | None = None
+        self._participant: Participant | None = None
         self.process_id = b""
         self.recorded_process_id = b""
         self.recorded_weight = 1
@@ -151,6 +154,14 @@ class Member:
         own_bytes = _RECORD_OVERHEAD_BYTES + utf8_bytes(self.identity) + len(self.lock.secret_hash)
         own_bytes += len(self.process_id)
         return own_bytes + utf8_bytes(ids) + self.terms.protocols.size_bytes
+
+    @property
+    def participant(self) -> Participant:
+        """The member as histories show it; one object for as long as it is the same."""
+        known = self._participant
+        if known is None or known.member_id != self.member_id:
+            known = self._participant = Participant.of(self)
+        return known
 
     def may_extend(self, now_ms: int) -> None:
         """From now on it may hear `unsure`, or it may have heard it from an owner before.
@@ -210,7 +221,7 @@ class Member:
             secret_hash: what is to be kept of its secret; empty: nothing.
             process_id: which process says that it can be in an incremental group; empty: none does.
         """
-        self._record = None
+        self._record = self._participant = None
         self.identity = identity
         self._lock_with(secret_hash)
         self.client_id = request.client_id
@@ -229,7 +240,7 @@ class Member:
 
     def adopt(self, recorded: records_pb2.Member) -> None:
         """Takes over what a record says; nothing of the record is kept."""
-        self._record = None
+        self._record = self._participant = None
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
@@ -304,8 +315,8 @@ def elected_protocol(members: Collection[Member]) -> str:
     """
     if not members:
         raise ValueError("there are no members to elect a protocol")
-    alike = {member.terms.protocols.names: member for member in members}
-    counts = Counter([member.terms.protocols.names for member in members])
+    lists = [member.terms.protocols.names for member in members]
+    alike, counts = dict(zip(lists, members, strict=True)), Counter(lists)
     candidates = set.intersection(*(set(names) for names in alike))
     votes: Counter[str] = Counter()
     for names, member in alike.items():
