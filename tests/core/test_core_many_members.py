@@ -1,6 +1,7 @@
 """What one call costs that concerns all members of a large group (docs/safety.md, LIM-69, LIM-70)."""
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
@@ -10,6 +11,8 @@ from muster_core.events import Resume, Suspend
 from muster_core.protocol.generations import rebalance
 from muster_core.protocol.membership import syncs
 from muster_core.protocol.room import Room
+from muster_core.state import plan
+from muster_core.state.members import claims
 
 MEMBERS = 12
 STEP = 4
@@ -190,6 +193,22 @@ def test_a_leader_that_asks_again_is_told_of_some_members_at_a_time(taken: bool)
         turns += 1
     assert turns >= MEMBERS // STEP - 1
     assert len(group[0].joined().members) == MEMBERS
+
+
+@pytest.mark.parametrize("alone", [plan, claims, syncs])
+def test_a_plan_for_many_members_is_gone_through_some_at_a_time(
+    alone: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIM-17."""
+    group = Group(join=False)
+    monkeypatch.setattr(alone, "TURN_TOPICS", 4 * STEP)
+    group[0].sync({one.member_id: b"x" for one in group})
+    turns = 0
+    while group[0].is_parked:
+        group.cluster.advance(4)
+        turns += 1
+    assert turns == MEMBERS // (STEP + 1)
+    assert group[0].synced().assignment == b"x"
 
 
 def test_members_that_do_not_sync_go_some_at_a_time() -> None:

@@ -15,6 +15,8 @@ TURN_TOPICS = 4_000
 """So many topics are read, or compared, in some milliseconds; then others have their turn."""
 BYTES_AS_TOPIC = 256
 """To decode so many bytes takes as long as to read a topic, or a few times as long."""
+MEMBER_AS_TOPICS = 4
+"""What is done for a member takes as long, whatever it is given."""
 _READ_TOPICS, _READ_PARTITIONS = 1_000, 16_000
 """So many are read at a stretch, if each topic has about as many partitions."""
 _PARTITIONS_AS_TOPIC = 8
@@ -58,7 +60,7 @@ class Plan:
             self._topics_of.pop(member_id, None)
             self._given.pop(member_id, None)
             message = read_assignment(assignment)
-            left -= len(assignment) // BYTES_AS_TOPIC
+            left -= MEMBER_AS_TOPICS + len(assignment) // BYTES_AS_TOPIC
             if left < 0:
                 yield
                 left = TURN_TOPICS

@@ -26,7 +26,7 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.members.claims import Claims
 from muster_core.state.members.member import Member
-from muster_core.state.plan import TURN_TOPICS, Plan
+from muster_core.state.plan import MEMBER_AS_TOPICS, TURN_TOPICS, Plan
 from muster_core.state.published import TopicPartition
 
 _KEPT_TOKENS = records_pb2.MemberAssignment.KEPT_TOKENS_FIELD_NUMBER
@@ -295,6 +295,10 @@ class _Writing:
         for member_id, member in tuple(group.members.items()):
             assignment = self._plan.assignments.get(member_id, b"")
             entry = record.members.add(member_id=member_id, assignment=assignment)
+            left -= MEMBER_AS_TOPICS
+            if left < 0:
+                yield
+                left = TURN_TOPICS
             own = self._kept_by(member) if group.owners else ()
             for (topic, position), alike in groupby(own, _topic_and_token):
                 like = records_pb2.KeptToken(topic=topic).SerializeToString() + self._tail_of(position)

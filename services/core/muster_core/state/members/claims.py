@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from muster_core.position import Position
 from muster_core.state.members.member import Member
-from muster_core.state.plan import BYTES_AS_TOPIC, TURN_TOPICS, Plan
+from muster_core.state.plan import BYTES_AS_TOPIC, MEMBER_AS_TOPICS, TURN_TOPICS, Plan
 from muster_core.state.published import TopicPartition, read_assignment, read_subscription
 
 Numbers = dict[str, set[int]]
@@ -47,6 +47,10 @@ class Claims:
         for member in members:
             told = dict.fromkeys(one for _, one in member.terms.protocols if one not in nothing_in)
             entries: list[tuple[str, list[int]]] = []
+            left -= MEMBER_AS_TOPICS
+            if left < 0:
+                yield
+                left = TURN_TOPICS
             for metadata in told:
                 left -= len(metadata) // BYTES_AS_TOPIC
                 for entry in claimed_in((metadata,)):
