@@ -8,6 +8,8 @@ from muster_core.state.published import TopicPartition
 
 _TOPIC_COST = 8
 """To look at a topic takes as long as to sort so many numbers."""
+_WORTH_HIDING = 100
+"""Topics with so many partitions, on average, have lists that are worth hiding from a garbage collector."""
 
 
 class OffsetOrder:
@@ -26,12 +28,19 @@ class OffsetOrder:
         for partition in table:
             self.came(partition)
 
-    @property
-    def containers(self) -> list[Collection[Any]]:
-        """All that grows with the table."""
+    def containers(self, partitions: int) -> list[Collection[Any]]:
+        """All that grows with the table.
+
+        Not the lists of each topic where topics have few partitions: to hide a list from a garbage collector
+        takes longer than to have it look at a hundred numbers (LIM-18).
+
+        Args:
+            partitions: how many the table has.
+        """
         found: list[Collection[Any]] = [self._topics, self._waiting, *self._names.containers]
-        for numbers in self._topics.values():
-            found += numbers.containers
+        if partitions >= _WORTH_HIDING * len(self._topics):
+            for numbers in self._topics.values():
+                found += numbers.containers
         return found
 
     def put_in_order(self) -> bool:

@@ -88,8 +88,8 @@ class OffsetStore:
 
     @property
     def containers(self) -> list[object]:
-        """What holds names and numbers alone: a garbage collector would look at each, and find nothing."""
-        return [self.table, *(() if self._order is None else self._order.containers)]
+        """What holds many names and numbers alone: a garbage collector would find nothing in it."""
+        return [self.table, *(() if self._order is None else self._order.containers(len(self.table)))]
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
         return zip(self.table, map(committed_offset, self.table.values()), strict=True)
