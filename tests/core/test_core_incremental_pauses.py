@@ -297,14 +297,20 @@ def test_a_turn_is_for_one_assignment() -> None:
     assert len(turns.asked) == 3
 
 
-def test_a_large_group_is_assigned_aside_when_it_has_its_turn() -> None:
-    """LIM-69."""
+def about_to_have_its_turn() -> tuple[VirtualShard, Turns, list[StreamMember]]:
+    """A second member has come to a group that is assigned aside; a millisecond later that has its turn."""
     cluster, members = settled("a")
     turns = Turns(cluster, at_once_max=0)
     turns.wait_ms = 300
     members.append(StreamMember(cluster, "b"))
     members[-1].join()
     cluster.advance(299)
+    return cluster, turns, members
+
+
+def test_a_large_group_is_assigned_aside_when_it_has_its_turn() -> None:
+    """LIM-69."""
+    cluster, turns, members = about_to_have_its_turn()
     assert not cluster.work
     cluster.advance(1)
     work = asked(cluster)
@@ -346,12 +352,7 @@ def test_no_more_than_was_counted_is_left_alone() -> None:
 
 def test_a_turn_is_not_over_before_what_is_due_has_begun() -> None:
     """LIM-69. While the line of a large group took longer than a turn was kept it had no target, ever."""
-    cluster, members = settled("a")
-    turns = Turns(cluster, at_once_max=0)
-    turns.wait_ms = 300
-    members.append(StreamMember(cluster, "b"))
-    members[-1].join()
-    cluster.advance(299)
+    cluster, turns, members = about_to_have_its_turn()
     cluster.auto_ack = False
     members.append(StreamMember(cluster, "c"))
     join = parked_join(members[-1])

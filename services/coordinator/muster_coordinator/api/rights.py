@@ -140,15 +140,12 @@ class Rights:
         """As `judge`, of a call that has its turn: thousands of topics are told apart some at a time."""
         if not (self._access.on and isinstance(request, OffsetFetchRequest)):
             return self.judge(request, host)
-        steps = self._fetch_in_steps(current_identity().name, _NEEDS[OffsetFetchRequest], request, host)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as ended:
-                verdict: Verdict | None = ended.value
-                return verdict
+        verdicts: list[Verdict | None] = []
+        need = _NEEDS[OffsetFetchRequest]
+        for _ in self._fetch_in_steps(current_identity().name, need, request, host, verdicts):
             if share.taken_s > CUT_S:
                 await share.rest()
+        return verdicts[0]
 
     def may(self, request: GroupRequest) -> bool:
         """Whether the current caller may make a call that names one group; a no is not recorded."""
@@ -374,18 +371,15 @@ class Rights:
         return Verdict(part, complete)
 
     def _fetch(self, who: str, need: Need, request: OffsetFetchRequest, host: str) -> Verdict | None:
-        steps = self._fetch_in_steps(who, need, request, host)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as ended:
-                verdict: Verdict | None = ended.value
-                return verdict
+        verdicts: list[Verdict | None] = []
+        for _ in self._fetch_in_steps(who, need, request, host, verdicts):
+            pass
+        return verdicts[0]
 
     def _fetch_in_steps(
-        self, who: str, need: Need, request: OffsetFetchRequest, host: str
-    ) -> Generator[None, None, Verdict | None]:
-        """Judges an OffsetFetch, and stops after each step for whoever leaves the loop to others."""
+        self, who: str, need: Need, request: OffsetFetchRequest, host: str, verdicts: list[Verdict | None]
+    ) -> Iterator[None]:
+        """Judges an OffsetFetch, and yields between its steps; `verdicts` gets what it comes to."""
         group_ids = [group.group_id for group in request.groups]
         may_read = self._access.allows_each(who, *need, group_ids, host)
         read = [group for group, may in zip(request.groups, may_read, strict=True) if may]
@@ -414,7 +408,8 @@ class Rights:
                 _keep(part.groups[-1].topics, allowed)
             yield
         if all(group.refused is None for group in groups):
-            return None
+            verdicts.append(None)
+            return
 
         def complete(answer: Any) -> Any:
             whole = OffsetFetchResponse() if answer is None else answer
@@ -425,7 +420,7 @@ class Rights:
                     whole.groups.insert(place, group.refused or OffsetFetchResponse.Group())
             return whole
 
-        return Verdict(part if part.groups else None, complete)
+        verdicts.append(Verdict(part if part.groups else None, complete))
 
 
 def _left_out(
