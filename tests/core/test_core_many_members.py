@@ -228,19 +228,27 @@ def test_members_that_do_not_sync_go_some_at_a_time() -> None:
     assert group.cluster.state() == "PreparingRebalance", "and a rebalance follows the last of them"
 
 
-def test_who_has_not_gone_at_a_suspension_stays() -> None:
-    """OWN-12: it may have heard that it works on for as long as nobody knows."""
+@pytest.mark.parametrize("stored", ["before", "meanwhile", "after"])
+def test_who_has_not_gone_at_a_suspension_stays(stored: str) -> None:
+    """OWN-12: it may have heard that it works on for as long as nobody knows.
+
+    The records of those who go first are stored before the suspension, during it or after it.
+    """
     group = Group(join=False)
-    shard = group.cluster.shard
-    while len(shard.groups["g"].members) == MEMBERS:
-        group.cluster.advance(1)
-    left = MEMBERS - STEP
-    assert len(shard.groups["g"].members) == left
-    group.cluster.feed(Suspend())
+    cluster, left = group.cluster, MEMBERS - STEP
+    cluster.auto_ack = stored == "before"
+    while not cluster.waiting and len(cluster.shard.groups["g"].members) == MEMBERS:
+        cluster.advance(1)
+    cluster.suspend()
+    if stored == "meanwhile":
+        cluster.acknowledge()
     group.go_on(20)
-    group.cluster.feed(Resume())
+    cluster.resume()
+    if stored == "after":
+        cluster.acknowledge()
+    cluster.auto_ack = True
     group.go_on(20)
-    assert len(shard.groups["g"].members) == left
+    assert len(cluster.shard.groups["g"].members) == left
     assert group.cluster.state() == "PreparingRebalance", "what those had who are gone is nobody's"
 
 

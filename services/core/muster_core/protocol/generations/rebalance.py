@@ -400,6 +400,7 @@ class Rebalancer:
             then: runs when they are gone, before the rebalance starts.
         """
         some, others = members[:STEP_MEMBERS], members[STEP_MEMBERS:]
+        rest = partial(self._remove_others, group, others, cause, calls, then, group.line.suspensions)
         records = []
         for member in some:
             if member.recorded:
@@ -425,8 +426,7 @@ class Rebalancer:
                     self._context.release(group, member)
                     group.remove(member.member_id)
             if others:
-                rest = partial(self._remove_others, group, others, cause, calls, then)
-                self._context.lines.pause(group, partial(rest, group.line.suspensions))
+                self._context.lines.pause(group, rest)
             else:
                 then()
                 self.prepare(group, cause)
