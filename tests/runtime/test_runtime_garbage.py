@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from kit.waiting import until
@@ -113,51 +113,121 @@ async def test_nothing_is_swept_where_nothing_was_set_aside(collector: Collector
     assert not collector.sweep_if_due()
 
 
-class Table(dict[tuple[str, int], tuple[int, str]]):
-    """Tracked by the collector whatever it holds, as tables of offsets are."""
+async def swept(collector: Collector, *portions: list[object]) -> list[bool]:
+    """Has a sweep of what is set aside go over all but some portions.
 
-
-@pytest.mark.slow
-async def test_plain_tables_are_not_looked_at_by_a_sweep_and_are_whole_afterwards(
-    collector: Collector, machine: Machine
-) -> None:
-    kept = Table({("t", number): (number, "m") for number in range(100)})
+    Returns:
+        Of each of them, whether the collector looked at anything of it.
+    """
     looked_at: list[bool] = []
 
     def seen(phase: str, info: dict[str, int]) -> None:
         if phase == "start" and info["generation"] == 2:
-            looked_at.append(gc.is_tracked(kept))
+            looked_at[:] = [any(map(gc.is_tracked, portion)) for portion in portions]
 
+    collector.in_use = lambda: iter(portions)
+    gc.callbacks.append(seen)
+    await collector._sweep()
+    gc.callbacks.remove(seen)
+    return looked_at
+
+
+@pytest.mark.slow
+async def test_a_sweep_does_not_look_at_what_is_in_use_and_finds_the_rest(
+    collector: Collector, machine: Machine
+) -> None:
+    """LIM-18: a sweep of 100,000 groups held the loop for 0.4 s."""
+    kept = [Ring() for _ in range(10)]
     with collector.left_alone():
         ring = Ring()
     left = weakref.ref(ring)
     del ring
     machine.blocks = 2_000
-    gc.callbacks.append(seen)
-    assert collector.sweep_if_due([kept])
-    gc.callbacks.remove(seen)
-    assert looked_at == [False]
+    assert await swept(collector, [kept], [*kept]) == [False, False]
     assert left() is None, "other garbage is found"
     assert gc.is_tracked(kept)
+    assert all(map(gc.is_tracked, kept)), "what becomes garbage of it later is found"
+    assert not any(found is kept for found in gc.get_objects()), "younger collections do not look at it"
+    once = [weakref.ref(ring) for ring in kept]
+    kept.clear()
     machine.blocks = 8_000
     machine.wait(10_000)
-    assert collector.sweep_if_due()
-    assert kept == {("t", number): (number, "m") for number in range(100)}
+    assert await swept(collector) == []
+    assert not any(ring() for ring in once)
 
 
 @pytest.mark.slow
-async def test_tables_are_found_before_a_sweep_that_is_due_and_not_else(
+async def test_what_is_in_use_may_change_while_it_is_hidden(collector: Collector, machine: Machine) -> None:
+    table: dict[str, object] = {"a": []}
+
+    def portions() -> Iterator[list[object]]:
+        yield [table]
+        table["b"] = []  # the collector looks at it again
+        yield [table["b"], table["b"]]
+
+    with collector.left_alone():
+        pass
+    machine.blocks = 2_000
+    collector.in_use = portions
+    await collector._sweep()
+    gc.unfreeze()
+    assert sum(found is table for found in gc.get_objects()) == 1
+    assert sum(found is table["b"] for found in gc.get_objects()) == 1
+
+
+@pytest.mark.slow
+async def test_others_go_on_while_what_is_in_use_is_hidden_and_shown(
+    collector: Collector, machine: Machine
+) -> None:
+    """LIM-18: to hide what 100,000 groups are made of takes half a second."""
+    kept: list[list[object]] = [[[] for _ in range(1_000)] for _ in range(10)]
+    with collector.left_alone():
+        pass
+    machine.blocks = 2_000
+    machine.step_s = 0.001
+    hidden: list[int] = []
+
+    async def others() -> None:
+        while True:
+            hidden.append(sum(not gc.is_tracked(one) for portion in kept for one in portion))
+            await asyncio.sleep(0)
+
+    beside = asyncio.get_running_loop().create_task(others())
+    await swept(collector, *kept)
+    beside.cancel()
+    most = hidden.index(max(hidden))
+    assert len({*hidden[:most]}) > 1, "hidden some at a time"
+    assert len({*hidden[most:]}) > 5, "shown some at a time"
+
+
+@pytest.mark.slow
+async def test_a_sweep_that_is_ended_hides_nothing_any_more(collector: Collector, machine: Machine) -> None:
+    kept: list[object] = [[], []]
+
+    def portions() -> Iterator[list[object]]:
+        yield kept
+        raise asyncio.CancelledError
+
+    machine.blocks = 2_000
+    collector.in_use = portions
+    with pytest.raises(asyncio.CancelledError):
+        await collector._sweep()
+    assert all(map(gc.is_tracked, kept))
+
+
+@pytest.mark.slow
+async def test_what_is_in_use_is_asked_for_before_a_sweep_that_is_due_and_not_else(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "SWEEP_CHECK_S", 0.01)
     asked: list[int] = []
 
-    async def tables() -> list[object]:
+    def portions() -> Iterator[list[object]]:
         asked.append(machine.blocks)
-        return [Table()]
+        yield [asked]
 
     made = Collector(machine.now_s, lambda: machine.blocks)
-    made.plain_tables = tables
+    made.in_use = portions
     gc.unfreeze()
     with made.running():
         with made.left_alone():

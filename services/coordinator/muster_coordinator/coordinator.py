@@ -17,7 +17,7 @@ from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.trail_sender import sends_to
 from muster_runtime.cluster.view import ClusterView, Watcher
-from muster_runtime.garbage import COLLECTOR, no_tables
+from muster_runtime.garbage import COLLECTOR, nothing
 from muster_runtime.rpc.access.keeper import Keeper
 from muster_runtime.rpc.access.metrics import AccessSource
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
@@ -45,7 +45,7 @@ from muster_coordinator.assignment.expressions import Re2Expressions
 from muster_coordinator.clients import clients_of
 from muster_coordinator.failstop.faults import Faults
 from muster_coordinator.holds import holds_of
-from muster_coordinator.log.large_tables import large_tables
+from muster_coordinator.log.in_use import in_use
 from muster_coordinator.log.load_budget import LoadBudget
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
@@ -283,7 +283,7 @@ class Coordinator:
         ownership.start()
         taker.start()
         counted.start()
-        COLLECTOR.plain_tables = lambda: large_tables(ownership.cores)
+        COLLECTOR.in_use = lambda: in_use(ownership.cores)
         lease.start(asyncio.get_running_loop())
         log.info(
             "coordinator_started",
@@ -356,7 +356,7 @@ class Coordinator:
         await parts.keeper.stop(flush=release)
         await parts.taker.stop()
         parts.counted.stop()
-        COLLECTOR.plain_tables = no_tables
+        COLLECTOR.in_use = nothing
         await parts.ownership.stop()
         await parts.aside.stop()
         await parts.log_client.stop()

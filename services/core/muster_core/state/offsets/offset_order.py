@@ -29,7 +29,7 @@ class OffsetOrder:
             self.came(partition)
 
     def containers(self, partitions: int) -> list[Collection[Any]]:
-        """All that grows with the table.
+        """Names and numbers alone, as many as the table has.
 
         Not the lists of each topic where topics have few partitions: to hide a list from a garbage collector
         takes longer than to have it look at a hundred numbers (LIM-18).
@@ -37,7 +37,7 @@ class OffsetOrder:
         Args:
             partitions: how many the table has.
         """
-        found: list[Collection[Any]] = [self._topics, self._waiting, *self._names.containers]
+        found: list[Collection[Any]] = [self._waiting, *self._names.containers]
         if partitions >= _WORTH_HIDING * len(self._topics):
             for numbers in self._topics.values():
                 found += numbers.containers
