@@ -60,3 +60,37 @@ def test_all_topics_are_looked_at_once_for_each_change() -> None:
     assert then.deleted == {"e"}
     assert then.catalog is not None
     assert then.catalog.zones == {"f": {0: frozenset({"z"})}}
+
+
+def test_what_topics_say_of_their_partitions_is_read_again_only_where_it_changed() -> None:
+    """LIM-32: each change brings the names and weights of all, which took 0.1 s for 200,000 partitions."""
+    view, events = SimpleNamespace(features=()), list[Any]()
+    lease: Any = SimpleNamespace(features=NO_FEATURES, carried_out=lambda _: None)
+    follower = ClusterFollower(view, lease, None)  # type: ignore[arg-type]  # it only follows
+
+    def pushed(offset: int, weight: int, removed: bool = False) -> TopicsChanged:
+        topics = []
+        for number in range(300):
+            made = topic(f"t{number}", 2, zone="z")
+            made.names.partitions.add(name="p", weight=weight if number == 7 else 2)
+            made.names.partitions.add(name="" if removed and number == 8 else "q")
+            topics.append(made)
+        version = SimpleNamespace(offset=offset, epoch=1)
+        view.catalog = SimpleNamespace(topics=topics, version=version, deletions=(), deletions_since=0)
+        follower.note(events.append)
+        event = events.pop()
+        assert isinstance(event, TopicsChanged)
+        return event
+
+    first, then, last = pushed(1, 2).catalog, pushed(2, 5), pushed(3, 5, removed=True)
+    assert first is not None
+    assert then.catalog is not None
+    assert last.catalog is not None
+    assert not then.topics
+    assert then.weighed_since(first) == {"t7"}
+    assert then.catalog.weights["t7"] == {0: 5}
+    assert last.topics == {"t8"}
+    assert last.catalog.removed == {"t8": frozenset({1})}
+    for number in (0, 1, 8, 299):
+        assert then.catalog.weights[f"t{number}"] is first.weights[f"t{number}"]
+        assert then.catalog.zones[f"t{number}"] is first.zones[f"t{number}"]

@@ -346,5 +346,6 @@ def test_merge_refuses_another_number_of_shards() -> None:
 
 def test_catalogs_go_by_epoch_then_offset() -> None:
     old, new = catalog({"t": 1}, 4), catalog({"t": 2}, 5)
-    assert merge_catalog(new, old) == new
-    assert merge_catalog(old, new) == new
+    assert merge_catalog(new, old) is new
+    assert merge_catalog(old, new) is new
+    assert merge_catalog(new, catalog({"t": 2}, 5)) is new, "nobody is told that nothing changed"

@@ -68,7 +68,11 @@ class Catalog:
 def _different(
     now: Mapping[str, Mapping[int, object]], before: Mapping[str, Mapping[int, object]]
 ) -> frozenset[str]:
-    return frozenset(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+    return frozenset(
+        name
+        for name in now.keys() | before.keys()
+        if (one := now.get(name)) is not (other := before.get(name)) and one != other
+    )
 
 
 NOTHING_KNOWN = Catalog(0, {}, {})

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from muster_core.catalog import Catalog
 from muster_core.events import Event, FeaturesEnabled, TopicsChanged
 from muster_core.features import NO_FEATURES, Feature, known_of
-from muster_core.log.topics.topic_names import removed_by_topic
-from muster_core.log.topics.topic_partitions import weights_by_topic, zones_by_topic
+from muster_core.log.topics.topic_partitions import Told, told_by_topic
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.cluster.view import ClusterView
@@ -33,6 +32,7 @@ class ClusterFollower:
         self._lease = lease
         self._loader = loader
         self._pushed: metadata_pb2.TopicCatalog | None = None
+        self._told: dict[str, Told] = {}
         self._features = NO_FEATURES
         self._caught_up = False
 
@@ -90,15 +90,13 @@ class ClusterFollower:
         # A look at ten thousand topics takes milliseconds, and each change of one brings all of them.
         partitions: dict[str, int] = {}
         incarnations: dict[str, int] = {}
-        named, with_zones = list[discovery_pb2.Topic](), list[discovery_pb2.Topic]()
+        telling = list[discovery_pb2.Topic]()
         for topic in pushed.topics:
             name = topic.name
             partitions[name], incarnations[name] = topic.partitions, topic.incarnation
-            if topic.HasField("names"):
-                named.append(topic)
-            if topic.HasField("zones"):
-                with_zones.append(topic)
-        removed = removed_by_topic(named)
+            if topic.HasField("names") or topic.HasField("zones"):
+                telling.append(topic)
+        self._told = told = told_by_topic(telling, self._told)
         before, now = (
             self.catalog,
             Catalog(
@@ -108,9 +106,9 @@ class ClusterFollower:
                 incarnations,
                 pushed.deletions_since,
                 pushed.version.epoch,
-                removed,
-                weights_by_topic(named),
-                zones_by_topic(with_zones),
+                {name: one.removed for name, one in told.items() if one.removed},
+                {name: one.weights for name, one in told.items() if one.weights},
+                {name: one.zones_of for name, one in told.items() if one.zones_of},
             ),
         )
         self.catalog = now

@@ -42,12 +42,14 @@ def merge_cluster(known: discovery_pb2.Cluster | None, news: discovery_pb2.Clust
 def merge_catalog(
     known: metadata_pb2.TopicCatalog | None, news: metadata_pb2.TopicCatalog
 ) -> metadata_pb2.TopicCatalog:
-    """The newer of two catalogs."""
-    if known is not None and place(news) < place(known):
-        return known
-    copy = metadata_pb2.TopicCatalog()
-    copy.CopyFrom(news)
-    return copy
+    """The newer of two catalogs; the known one where they are equal.
+
+    A change brings all topics, with a megabyte of names at most: they are neither copied nor, where the place
+    is another one, compared.
+    """
+    if known is None or place(news) > place(known):
+        return news
+    return known if place(news) < place(known) or news == known else news
 
 
 def place(catalog: metadata_pb2.TopicCatalog) -> tuple[int, int]:

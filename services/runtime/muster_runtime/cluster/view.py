@@ -281,7 +281,7 @@ class ClusterView:
                 "metadata_watch_began",
                 address=str(self._channels.addresses[self._instance % len(self._channels)]),
             )
-        if (cluster, catalog, internal) != (self._cluster, self._catalog, self._internal):
+        if catalog is not self._catalog or (cluster, internal) != (self._cluster, self._internal):
             self._cluster, self._catalog, self._internal = cluster, catalog, internal
             if catalog is not None:
                 self._features |= set(catalog.features)

@@ -3,10 +3,63 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 _CACHED_TOPICS = 256
+
+
+class Told(NamedTuple):
+    """What a topic says of its partitions.
+
+    Attributes:
+        names: its names, serialised; empty: it has none.
+        zones: its zones, serialised; empty: it has none.
+        removed: numbers of partitions that were removed.
+        weights: of partitions, where they are not 1, by number.
+        zones_of: zones of partitions, by number.
+    """
+
+    names: bytes
+    zones: bytes
+    removed: frozenset[int]
+    weights: Mapping[int, int]
+    zones_of: Mapping[int, frozenset[str]]
+
+
+def told_by_topic(topics: Iterable[discovery_pb2.Topic], before: Mapping[str, Told]) -> dict[str, Told]:
+    """What topics say of their partitions, of those that say anything.
+
+    Each change of a topic brings all of them, with a megabyte of names: what is as it was before is not read
+    again, and is the same object.
+    """
+    told: dict[str, Told] = {}
+    for topic in topics:
+        name = topic.name
+        names = topic.names.SerializeToString(deterministic=True) if topic.HasField("names") else b""
+        zones = topic.zones.SerializeToString(deterministic=True) if topic.HasField("zones") else b""
+        known = before.get(name)
+        if known is not None and known.names == names and known.zones == zones:
+            told[name] = known
+            continue
+        if known is not None and known.names == names:
+            removed, weights = known.removed, known.weights
+        else:
+            removed, weights = _removed_and_weights_in(names)
+        told[name] = Told(names, zones, removed, weights, _zones_in(zones))
+    return told
+
+
+def _removed_and_weights_in(names: bytes) -> tuple[frozenset[int], Mapping[int, int]]:
+    """Numbers of removed partitions, and weights of the others that have one."""
+    removed, weights = set[int](), dict[int, int]()
+    for number, entry in enumerate(common_pb2.PartitionNames.FromString(names).partitions):
+        if not entry.name:
+            removed.add(number)
+        elif (weight := entry.weight) > 1:
+            weights[number] = weight
+    return frozenset(removed), weights
 
 
 def weights_by_topic(topics: Iterable[discovery_pb2.Topic]) -> dict[str, Mapping[int, int]]:
