@@ -513,11 +513,15 @@ def test_tokens_that_no_record_can_hold_are_refused_and_a_smaller_plan_counts() 
     member = VirtualMember(cluster, "a").join()
     cluster.advance(3_000)
     member.joined()
-    assert member.sync({member.member_id: plan}).synced().error_code == error_code.NONE
+    member.sync({member.member_id: plan})
+    cluster.advance(100)
+    assert member.synced().error_code == error_code.NONE
     member.protocols = [("range", owned.SerializeToString())]
     member.join().joined()
     before = len(cluster.log)
-    answer = member.sync({member.member_id: plan}).synced()
+    member.sync({member.member_id: plan})
+    cluster.advance(100)
+    answer = member.synced()
     assert answer.error_code == error_code.INVALID_REQUEST
     assert "tokens that members keep" in answer.error_message
     assert len(cluster.log) == before
@@ -549,7 +553,9 @@ def test_moves_that_a_history_lists_are_bounded_in_bytes() -> None:
     member = VirtualMember(cluster, "a").join()
     cluster.advance(3_000)
     member.joined()
-    member.sync({member.member_id: plan}).synced()
+    member.sync({member.member_id: plan})
+    cluster.advance(100)
+    assert member.synced().error_code == error_code.NONE
     entry = cluster.shard.groups["g"].history[-1]
     assert entry.moves_truncated
     assert 1_000 < len(entry.moves) < 9_000

@@ -13,6 +13,8 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core import error_code
+from muster_core.log.application import Application
+from muster_core.position import Position
 from muster_core.protocol.membership import syncs
 from muster_core.state import group as groups
 from muster_core.state import plan as plans
@@ -85,6 +87,11 @@ def test_a_plan_is_refused_or_shared_out_as_its_partitions_say(
         )
         assert not code
         token = cluster.log[-1][0].token
+        for one in members.values():
+            if not one.members:
+                one.synced()
+        for partition in first:
+            cluster.shard.groups["g"].ends.put(partition, 1)
         for name, one in members.items():
             one.protocols = keeping(keeps[name])
         acts.rejoined(*members.values())
@@ -104,6 +111,9 @@ def test_a_plan_is_refused_or_shared_out_as_its_partitions_say(
             assert [*partitions_in(recorded[name].assignment)] == left
             own = [p for p in left if p in keeps[name] and first.get(p) == name]
             assert [(one.topic, one.partition) for one in recorded[name].kept_tokens] == own
+            if not members[name].members:
+                told = [(one.topic, one.partition, one.token) for one in members[name].synced().kept_tokens]
+                assert told == [(*p, token) for p in own]
         group = cluster.shard.groups["g"]
         assert group.to_release == {
             members[name].member_id
@@ -116,6 +126,7 @@ def test_a_plan_is_refused_or_shared_out_as_its_partitions_say(
         moves = [(one.topic, one.partition) for one in next(iter(reversed(group.history))).moves]
         now = {p: ids[who] for p, (who, _) in owners.items()}
         assert moves == sorted(p for p in {*first, *now} if first.get(p) != now.get(p))
+        assert {p for p, _ in group.ends} == first.keys() & now.keys()
 
 
 def test_a_plan_of_many_topics_is_gone_through_in_turns_while_the_group_waits() -> None:
@@ -136,6 +147,8 @@ def test_a_plan_of_many_topics_is_gone_through_in_turns_while_the_group_waits() 
         assert cluster.shard.groups["g"].line.steps
         cluster.advance(4)
     assert turns >= 3
+    assert cluster.is_parked(leader.call_id), "to carry the record out took a turn"
+    cluster.advance(4)
     assert leader.synced().assignment == many(3 * plans.TURN_TOPICS)
     assert follower.synced().error_code == error_code.NONE
     assert cluster.is_parked(joining)
@@ -182,6 +195,60 @@ def test_of_a_plan_that_gives_too_much_nothing_is_read_and_of_others_few_partiti
     seen = [0, *(len(plan.given("a")) for _ in plan.read(request, {"a"}, 300_000))]
     assert max(after - before for before, after in itertools.pairwise(seen)) <= 48_000
     assert len(plan.given("a")) == plan.partitions == 256_000
+
+
+def test_of_one_topic_with_all_partitions_some_are_looked_at_at_a_time() -> None:
+    """LIM-17: a hundred thousand held the loop for 50 ms to be read, and for 80 to be stored."""
+    count = 100_000
+    one_topic = [common_pb2.TopicPartitions(topic="t", partitions=range(count))]
+    request = coordinator_pb2.SyncGroupRequest()
+    request.assignments.add(
+        member_id="a", assignment=common_pb2.Assignment(version=1, partitions=one_topic).SerializeToString()
+    )
+    plan = plans.Plan()
+    seen = [0, *(len(plan.given("a")) for _ in plan.read(request, {"a"}, count)), count]
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 20_000
+    least = count // 20_000
+    assert len([*plan.compare({}, (), 1_000)]) >= least
+    assert plan.moves is not None
+    assert plan.moves.first == plan.given("a")[:1_001]
+    others = {("u", number): ("a", Position(1, 1)) for number in range(count)}
+    assert len([*plan.compare(others, others.keys(), 1_000)]) >= 3 * least
+    assert {*plan.moves.gone} == others.keys()
+    taking = plan.take_back("a", {"t": {*range(10)}})
+    assert len([*taking]) >= least
+    assert plan.given("a")[0] == ("t", 10)
+
+
+def test_what_a_plan_moves_is_found_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found_late(*_: object) -> None:
+        raise AssertionError("two hundred thousand partitions are compared in the turn that stores them")
+
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    monkeypatch.setattr(Application, "_note_moves", found_late)
+    shared_out(cluster, {"a": leader, "b": follower}, {"a": [("t", 0)], "b": [("t", 1)]})
+    (entry,) = cluster.shard.groups["g"].history
+    assert [(one.topic, one.partition) for one in entry.moves] == [("t", 0), ("t", 1)]
+
+
+def test_what_a_member_is_given_before_it_is_given_something_else_is_nobody_s() -> None:
+    cluster = acts.shard()
+    (leader,) = acts.joined(cluster, "a")
+    shared_out(cluster, {"a": leader}, {"a": [("t", 0), ("t", 1)]})
+    group = cluster.shard.groups["g"]
+    for number in range(2):
+        group.ends.put(("t", number), 5)
+    acts.rejoined(leader)
+    request = coordinator_pb2.SyncGroupRequest(
+        group_id="g", member_id=leader.member_id, generation=leader.generation
+    )
+    for number in range(2):
+        request.assignments.add(member_id=leader.member_id, assignment=assignment([("t", number)]))
+    cluster.send(request)
+    assert group.owners.keys() == {("t", 1)}
+    assert {partition for partition, _ in group.ends} == {("t", 1)}
+    assert [(one.topic, one.partition) for one in group.history[-1].moves] == [("t", 0)]
 
 
 def test_topics_of_which_nothing_is_given_count_too() -> None:

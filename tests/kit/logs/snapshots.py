@@ -1,6 +1,7 @@
 """What a snapshot must not lose: everything that a replay made of the log."""
 
 from collections import deque
+from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
@@ -61,10 +62,10 @@ def picture(value: Any) -> Any:
         return value.to_proto().SerializeToString(deterministic=True)
     if hasattr(value, "SerializeToString"):
         return value.SerializeToString(deterministic=True)
-    if isinstance(value, list | tuple | deque | OffsetStore):
-        return [picture(found) for found in value]
-    assert isinstance(value, PLAIN), f"do not know how to compare a {type(value).__name__}"
-    return value
+    if isinstance(value, PLAIN):
+        return value
+    assert isinstance(value, Sequence | deque | OffsetStore), f"cannot compare a {type(value).__name__}"
+    return [picture(found) for found in value]
 
 
 def pictures(shard: Shard) -> dict[str, Any]:

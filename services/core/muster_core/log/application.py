@@ -1,6 +1,6 @@
 """What an acknowledged record does to the groups of a shard, live and in a replay alike."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
 from itertools import repeat
@@ -201,12 +201,15 @@ class Application:
         group = self._groups[record.group_id]
         owners: dict[TopicPartition, tuple[str, Position]] = {}
         for entry in record.members[:]:
-            member_id, assignment, kept_tokens = entry.member_id, entry.assignment, tuple(entry.kept_tokens)
+            member_id, assignment, kept_tokens = entry.member_id, entry.assignment, entry.kept_tokens or ()
             member = group.members[member_id]
             member.token = position
             group.assign(member, assignment, kept_tokens)
             owner = member_id, position
             owners.update(zip(group.partitions_given(member_id, assignment), repeat(owner)))
+            if (known := group.kept_by_plan(member_id, assignment)) is not None:
+                owners.update(known)
+                continue
             since: dict[tuple[int, int], tuple[str, Position]] = {}  # many partitions have few tokens
             for kept in kept_tokens:
                 partition = kept.topic, kept.partition
@@ -216,11 +219,18 @@ class Application:
                     owners[partition] = since.get(place) or since.setdefault(
                         place, (member_id, Position(*place))
                     )
+        moves = None if group.planned is None else group.planned.moves
         if group.history:
             with group.history.adding() as latest:
-                self._note_moves(latest, wall_ms, group.owners, owners)
+                if moves is None:
+                    self._note_moves(latest, wall_ms, group.owners, owners)
+                else:
+                    self._list_moves(latest, wall_ms, moves.first, group.owners, owners)
         group.owners = owners
-        group.ends.keep_only(owners)
+        if moves is None:
+            group.ends.keep_only(owners)
+        else:
+            group.ends.forget(moves.gone)
         if group.renewed_topics:
             # What members are to release is of the topic before; they commit it in this generation (TOP-09).
             claims = Claims(group.members.values())
@@ -237,8 +247,6 @@ class Application:
         before: dict[TopicPartition, tuple[str, Position]],
         after: dict[TopicPartition, tuple[str, Position]],
     ) -> None:
-        entry.assigned_at_ms = wall_ms
-        size_bytes = 0
         # There may be two hundred thousand, and to look one up takes longer than all else here.
         olds = list(map(before.get, after))
         moved = [
@@ -246,7 +254,21 @@ class Application:
         ]
         if len(olds) - olds.count(None) < len(before):
             moved += [p for p in before if p not in after]
-        for partition in nsmallest(self._config.history_moves + 1, moved):
+        first = nsmallest(self._config.history_moves + 1, moved)
+        self._list_moves(entry, wall_ms, first, before, after)
+
+    def _list_moves(
+        self,
+        entry: GenerationEntry,
+        wall_ms: int,
+        moved: Sequence[TopicPartition],
+        before: Mapping[TopicPartition, tuple[str, Position]],
+        after: Mapping[TopicPartition, tuple[str, Position]],
+    ) -> None:
+        """Lists partitions that have moved, of which the last one may say only that there are more."""
+        entry.assigned_at_ms = wall_ms
+        size_bytes = 0
+        for partition in moved:
             giver, taker = before.get(partition, _NOBODY)[0], after.get(partition, _NOBODY)[0]
             names_bytes = utf8_bytes(partition[0] + giver + taker)
             size_bytes += names_bytes

@@ -30,20 +30,32 @@ class KeptTokens:
         self._last: Sequence[records_pb2.KeptToken] = ()
         self._without = self._answer = SyncGroupResponse()
 
-    def added(self, answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> SyncGroupResponse:
+    def added(
+        self, answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken], written: bytes = b""
+    ) -> SyncGroupResponse:
         """An answer with the tokens of a member.
 
         Args:
             answer: has none yet; it is written to.
             tokens: of the member, as it keeps them.
+            written: the same, as `written_tokens` has written them; empty: that was not done.
         """
         if tokens is self._last and answer == self._without:
             return self._answer
         if len(tokens) > MANY:
             self._last, self._answer, self._without = tokens, answer, SyncGroupResponse()
             self._without.CopyFrom(answer)
-        _write(answer, tokens)
+        if written:
+            answer.MergeFromString(written)
+        else:
+            _write(answer, tokens)
         return answer
+
+
+def written_tokens(topic: str, position: Position, numbers: Sequence[int]) -> bytes:
+    """Tokens that differ in the numbers of their partitions alone, as part of an answer."""
+    like = PartitionToken(topic=topic, token=position.token).SerializeToString()
+    return numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers)
 
 
 def _write(answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -> None:
@@ -59,8 +71,7 @@ def _write(answer: SyncGroupResponse, tokens: Sequence[records_pb2.KeptToken]) -
                 told = add()
                 told.topic, told.partition, told.token = topic, number, text
         else:
-            like = PartitionToken(topic=topic, token=text).SerializeToString()
-            answer.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
+            answer.MergeFromString(written_tokens(topic, Position(epoch, offset), numbers))
 
 
 def _topic_and_token(kept: records_pb2.KeptToken) -> tuple[str, int, int]:

@@ -1,6 +1,6 @@
 """A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -392,6 +392,15 @@ class Group:
         if planned is not None and planned.assignments.get(member_id) == assignment:
             return planned.given(member_id)
         return partitions_in(assignment)
+
+    def kept_by_plan(
+        self, member_id: str, assignment: bytes
+    ) -> Mapping[TopicPartition, tuple[str, Position]] | None:
+        """What a member keeps, of the assignment that was handed in; None: it is another one."""
+        planned = self.planned
+        if planned is not None and planned.assignments.get(member_id, b"") == assignment:
+            return planned.kept.get(member_id)
+        return None
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""

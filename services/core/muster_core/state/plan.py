@@ -1,11 +1,14 @@
 """What the leader of a group hands in: who is to own what."""
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice, repeat
 
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
 
+from muster_core.position import Position
 from muster_core.state.holdings import COPIES, OWNED_PARTITION_BYTES
+from muster_core.state.moves import Moves
 from muster_core.state.published import TopicPartition, read_assignment
 
 TopicNumbers = tuple[str, list[int]]
@@ -17,10 +20,12 @@ BYTES_AS_TOPIC = 256
 """To decode so many bytes takes as long as to read a topic, or a few times as long."""
 MEMBER_AS_TOPICS = 4
 """What is done for a member takes as long, whatever it is given."""
-_READ_TOPICS, _READ_PARTITIONS = 1_000, 16_000
-"""So many are read at a stretch, if each topic has about as many partitions."""
-_PARTITIONS_AS_TOPIC = 8
+PARTITIONS_AS_TOPIC = 4
 """So many partitions of a topic take as long to read as the topic."""
+AT_ONCE = 4_000
+"""So many partitions are read, or compared, without a look at the time."""
+_READ_TOPICS = 1_000
+"""So many topics are."""
 
 
 class Plan:
@@ -32,6 +37,10 @@ class Plan:
         assignments: bytes by member id, as far as they were read.
         partitions: how many partitions are given, as far as the bytes are published assignments. Above what
             may be given it is less than that.
+        twice: a partition that two members are given, or one twice, once it was looked for; None: none is.
+        kept: partitions that members keep, with the positions that gave them, by member id.
+        answered: the tokens of that, as members are answered with them.
+        moves: what it moves, once it was compared with the plan before; None: it was not.
     """
 
     def __init__(self) -> None:
@@ -41,6 +50,11 @@ class Plan:
         self._topics_of: dict[str, list[TopicNumbers]] = {}
         self._given: dict[str, list[TopicPartition]] = {}
         self._different: set[TopicPartition] = set()
+        self.twice: TopicPartition | None = None
+        self.kept: dict[str, dict[TopicPartition, tuple[str, Position]]] = {}
+        self.answered: dict[str, bytes] = {}
+        self.moves: Moves | None = None
+        self._left = TURN_TOPICS
 
     def read(self, request: SyncGroupRequest, members: Container[str], most: int) -> Iterator[None]:
         """Reads a call. Yields when others should have their turn (docs/safety.md, LIM-17).
@@ -51,7 +65,7 @@ class Plan:
             most: how many partitions may be given: of a plan that gives more nothing else is read. Nor is one
                 with more topics than that, though it gives nothing of them: they take as long.
         """
-        left, left_topics = TURN_TOPICS, most
+        left_topics = most
         for entry in request.assignments:
             if (member_id := entry.member_id) not in members:
                 continue
@@ -60,10 +74,8 @@ class Plan:
             self._topics_of.pop(member_id, None)
             self._given.pop(member_id, None)
             message = read_assignment(assignment)
-            left -= MEMBER_AS_TOPICS + len(assignment) // BYTES_AS_TOPIC
-            if left < 0:
+            if self._took(MEMBER_AS_TOPICS + len(assignment) // BYTES_AS_TOPIC):
                 yield
-                left = TURN_TOPICS
             if message is None:
                 continue
             before, count = self.partitions, len(message.partitions)
@@ -80,26 +92,35 @@ class Plan:
                 self.partitions += sum([len(one.partitions) for one in some])
                 if self.partitions > most:
                     return
-                left -= len(some) // 4
-                if left < 0:
+                if self._took(len(some) // 2):
                     yield
-                    left = TURN_TOPICS
-            at_once = max(1, min(_READ_TOPICS, _READ_PARTITIONS * count // max(1, self.partitions - before)))
-            topics = self._topics_of[member_id] = []
-            given = self._given[member_id] = []
-            for first in range(0, count, at_once):
-                listed = [
-                    (one.topic, one.partitions[:]) for one in message.partitions[first : first + at_once]
-                ]
-                partitions = [(topic, number) for topic, numbers in listed for number in numbers]
-                topics += listed
-                given += partitions
-                self._different.update(partitions)
-                left -= len(listed) + len(partitions) // _PARTITIONS_AS_TOPIC
-                if left < 0:
+            yield from self._read(member_id, message.partitions, self.partitions - before)
+
+    def _read(
+        self, member_id: str, entries: Sequence[common_pb2.TopicPartitions], partitions: int
+    ) -> Iterator[None]:
+        """Reads what a member is given, which is so many partitions."""
+        topics = self._topics_of[member_id] = []
+        given = self._given[member_id] = []
+        at_once = max(1, min(_READ_TOPICS, AT_ONCE * len(entries) // max(1, partitions)))
+        for first in range(0, len(entries), at_once):
+            listed = [(one.topic, one.partitions[:]) for one in entries[first : first + at_once]]
+            topics += listed
+            if self._took(len(listed)):
+                yield
+            for some in batches(_each_of(listed)):
+                given += some
+                self._different.update(some)
+                if self._took(len(some) // PARTITIONS_AS_TOPIC):
                     yield
-                    left = TURN_TOPICS
-            self._topics += topics
+        self._topics += topics
+
+    def _took(self, topics: int) -> bool:
+        """Notes how many topics were read, or what takes as long; whether others should have their turn."""
+        self._left -= topics
+        if is_over := self._left < 0:
+            self._left = TURN_TOPICS
+        return is_over
 
     @property
     def topics(self) -> Iterable[str]:
@@ -123,23 +144,66 @@ class Plan:
         """Whether a member is given bytes that are no published assignment."""
         return member_id not in self._topics_of and self.assignments.get(member_id, b"") != b""
 
-    def take_back(self, member_id: str, partitions: Collection[TopicPartition]) -> None:
-        """Takes partitions out of what a member is given, whose bytes are a published assignment."""
+    def take_back(self, member_id: str, numbers_of: Mapping[str, Collection[int]]) -> Iterator[None]:
+        """Takes partitions out of what a member is given, whose bytes are a published assignment.
+
+        Args:
+            member_id: the member.
+            numbers_of: numbers by topic, of what it is given.
+        """
         message = read_assignment(self.assignments[member_id])
         assert message is not None
-        fewer = {topic for topic, _ in partitions}
         for entry in message.partitions:
-            if entry.topic not in fewer:
-                continue
-            left = [number for number in entry.partitions if (entry.topic, number) not in partitions]
-            del entry.partitions[:]
-            entry.partitions.extend(left)
+            if taken := numbers_of.get(entry.topic):
+                left = [number for number in entry.partitions[:] if number not in taken]
+                del entry.partitions[:]
+                entry.partitions.extend(left)
         left_topics = [entry for entry in message.partitions if entry.partitions]
         del message.partitions[:]
         message.partitions.extend(left_topics)
         self.assignments[member_id] = message.SerializeToString(deterministic=True)
-        topics = self._topics_of[member_id] = [(one.topic, one.partitions[:]) for one in message.partitions]
-        self._given[member_id] = [(topic, number) for topic, numbers in topics for number in numbers]
+        self._topics_of[member_id] = [(one.topic, one.partitions[:]) for one in message.partitions]
+        given = self._given[member_id] = []
+        for some in batches(_each_of(self._topics_of[member_id])):
+            given += some
+            if self._took(len(some) // PARTITIONS_AS_TOPIC):
+                yield
+
+    def compare(
+        self,
+        before: Mapping[TopicPartition, tuple[str, Position]],
+        noted: Iterable[TopicPartition],
+        most: int,
+    ) -> Iterator[None]:
+        """Finds out what it moves; yields when others should have their turn.
+
+        Args:
+            before: who had what.
+            noted: of which partitions something is noted that goes with them.
+            most: how many moves are listed.
+        """
+        given = self._different
+        if len(given) != sum(map(len, self._given.values())):  # something was taken back, or read twice
+            given = set()
+            for some in batches(chain.from_iterable(self._given.values())):
+                given.update(some)
+                if self._took(len(some) // PARTITIONS_AS_TOPIC):
+                    yield
+        moves = Moves(before, most)
+        for member_id in self._given:
+            for some in batches(self._given[member_id]):
+                moves.give(member_id, some)
+                if self._took(len(some) // PARTITIONS_AS_TOPIC):
+                    yield
+        for some in batches(before) if moves.anything_is_lost else ():
+            moves.lose([one for one in some if one not in given])
+            if self._took(len(some) // PARTITIONS_AS_TOPIC):
+                yield
+        for some in batches(noted):
+            moves.gone += [one for one in some if one not in given]
+            if self._took(len(some) // PARTITIONS_AS_TOPIC):
+                yield
+        self.moves = moves
 
     def removed_of(self, removed: Mapping[str, Collection[int]]) -> TopicPartition | None:
         """A partition that is given and was removed, by topic and number; None: there is none.
@@ -156,13 +220,25 @@ class Plan:
                         return topic, number
         return None
 
-    def given_twice(self, member_ids: Iterable[str]) -> TopicPartition | None:
-        """A partition that two members are given, or one twice; None: there is none."""
-        if len(self._different) == self.partitions:
-            return None
+    def look_for_twice(self, member_ids: Iterable[str]) -> Iterator[None]:
+        """Looks for a partition that two members are given, or one twice, if there is any."""
         seen: set[TopicPartition] = set()
-        for partition in chain.from_iterable(map(self.given, member_ids)):
+        is_suspect = len(self._different) != self.partitions
+        for partition in chain.from_iterable(map(self.given, member_ids)) if is_suspect else ():
             if partition in seen:
-                return partition
+                self.twice = partition
+                return
             seen.add(partition)
-        return None
+            if not len(seen) % AT_ONCE and self._took(AT_ONCE // PARTITIONS_AS_TOPIC):
+                yield
+
+
+def batches(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """Partitions, as many at a time as take a millisecond or a few."""
+    left = iter(partitions)
+    while some := list(islice(left, AT_ONCE)):
+        yield some
+
+
+def _each_of(listed: Iterable[tuple[str, Iterable[int]]]) -> Iterator[TopicPartition]:
+    return chain.from_iterable(zip(repeat(topic), numbers) for topic, numbers in listed)

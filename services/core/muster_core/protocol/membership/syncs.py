@@ -1,8 +1,8 @@
 """SyncGroup and Heartbeat: what a member of a generation asks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -20,13 +20,14 @@ from muster_core.numbered_messages import numbered_messages
 from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import STEP_MEMBERS, Rebalancer
+from muster_core.protocol.kept_tokens import written_tokens
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.members.claims import Claims
 from muster_core.state.members.member import Member
-from muster_core.state.plan import MEMBER_AS_TOPICS, TURN_TOPICS, Plan
+from muster_core.state.plan import MEMBER_AS_TOPICS, PARTITIONS_AS_TOPIC, TURN_TOPICS, Plan, batches
 from muster_core.state.published import TopicPartition
 
 _KEPT_TOKENS = records_pb2.MemberAssignment.KEPT_TOKENS_FIELD_NUMBER
@@ -133,7 +134,8 @@ class Syncs:
         if full := self._context.bounds.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
             self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
             return
-        if (twice := plan.given_twice(group.members)) is not None:
+        yield from plan.look_for_twice(group.members)
+        if (twice := plan.twice) is not None:
             text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
             return
@@ -145,6 +147,7 @@ class Syncs:
         record = self._context.record()
         writing = _Writing(group, plan, claims, self._context.config.max_kept_tokens)
         yield from writing.fill(record.assignment_committed, member.member_id)
+        yield from plan.compare(group.owners, group.ends.partitions, self._context.config.history_moves)
         if (gone := plan.removed_of(self._context.catalog.removed)) is not None:
             text = f"assignments: {gone[0]}/{gone[1]} is given, and was removed; read the topics again"
             self._context.refuse(call.call_id, error_code.UNKNOWN_TOPIC_OR_PARTITION, text)
@@ -174,21 +177,31 @@ class Syncs:
         self._context.reply(call.call_id, self._answer_to(member, self._answer_to_all(group, member.token)))
 
     def _assignment_stored(self, group: Group, to_release: set[str]) -> None:
-        group.planned = None
+        planned, group.planned = group.planned, None
         for topics in self._context.deletions:
             group.renew(topics)  # it was made before them
-        self._rebalancer.go_through(group, self._answer_waiting(group, to_release))
+        assert planned is not None
+        self._rebalancer.go_through(group, self._answer_waiting(group, to_release, planned))
 
-    def _answer_waiting(self, group: Group, to_release: set[str]) -> Iterator[None]:
-        """Answers all members that wait for their assignment, and goes on to wait for releases."""
+    def _answer_waiting(self, group: Group, to_release: set[str], plan: Plan) -> Iterator[None]:
+        """Answers all members that wait for their assignment, and goes on to wait for releases.
+
+        Not at once where the plan is large: to carry it out took its time, and to forget the last one does.
+        """
+        if plan.partitions > TURN_TOPICS:
+            yield
         waiting = [member for member in group.members.values() if member.sync_call is not None]
         same_for_all = self._answer_to_all(group, waiting[0].token) if waiting else SyncGroupResponse()
+        left = TURN_TOPICS
         for number, member in enumerate(waiting):
-            if number and number % STEP_MEMBERS == 0:
+            left -= len(member.kept_tokens)
+            if (number and number % STEP_MEMBERS == 0) or left < 0:
                 yield
+                left = TURN_TOPICS
             call_id, member.sync_call = member.sync_call, None
             if call_id is not None:  # it has not given up meanwhile
-                self._context.reply(call_id, self._answer_to(member, same_for_all))
+                written = plan.answered.get(member.member_id, b"")
+                self._context.reply(call_id, self._answer_to(member, same_for_all, written))
                 self._rebalancer.touch(group, member)
         self._rebalancer.wait_for_releases(group, to_release)
 
@@ -210,11 +223,13 @@ class Syncs:
             shard_epoch=self._context.epoch,
         )
 
-    def _answer_to(self, member: Member, same_for_all: SyncGroupResponse) -> SyncGroupResponse:
+    def _answer_to(
+        self, member: Member, same_for_all: SyncGroupResponse, written: bytes = b""
+    ) -> SyncGroupResponse:
         answer = SyncGroupResponse()
         answer.CopyFrom(same_for_all)
         answer.assignment = member.assignment
-        return self._context.room.tokens.added(answer, member.kept_tokens)
+        return self._context.room.tokens.added(answer, member.kept_tokens, written)
 
     # --- Heartbeat
 
@@ -299,19 +314,30 @@ class _Writing:
             if left < 0:
                 yield
                 left = TURN_TOPICS
-            own = self._kept_by(member) if group.owners else ()
-            for (topic, position), alike in groupby(own, _topic_and_token):
-                like = records_pb2.KeptToken(topic=topic).SerializeToString() + self._tail_of(position)
-                numbers = [number for (_, number), _ in alike]
-                left_bytes -= len(like) * len(numbers)
-                if left_bytes < 0:
-                    self.fits = False
-                    return
-                entry.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
-                left -= _TOKEN_AS_TOPICS
+            kept = self._plan.kept[member_id] = {}
+            answered: list[bytes] = []
+            since: dict[Position, tuple[str, Position]] = {}  # many partitions have few tokens
+            for some in batches(self._plan.given(member_id)) if group.owners else ():
+                left -= len(some) // PARTITIONS_AS_TOPIC
+                for (topic, position), alike in groupby(self._kept_by(member, some), _topic_and_token):
+                    like = records_pb2.KeptToken(topic=topic).SerializeToString() + self._tail_of(position)
+                    partitions = [partition for partition, _ in alike]
+                    numbers = [number for _, number in partitions]
+                    left_bytes -= len(like) * len(numbers)
+                    if left_bytes < 0:
+                        self.fits = False
+                        return
+                    entry.MergeFromString(numbered_messages(_KEPT_TOKENS, like, _PARTITION, numbers))
+                    answered.append(written_tokens(topic, position, numbers))
+                    kept.update(zip(partitions, repeat(since.setdefault(position, (member_id, position)))))
+                    left -= _TOKEN_AS_TOPICS + len(numbers)
+                    if left < 0:
+                        yield
+                        left = TURN_TOPICS
                 if left < 0:
                     yield
                     left = TURN_TOPICS
+            self._plan.answered[member_id] = b"".join(answered)
 
     def _tail_of(self, position: Position) -> bytes:
         """A token without its topic; many partitions have few."""
@@ -321,8 +347,10 @@ class _Writing:
             tail = self._tails[position] = message.SerializeToString()
         return tail
 
-    def _kept_by(self, member: Member) -> Iterator[tuple[TopicPartition, Position]]:
-        """The partitions that a member never gave up and keeps, in the order in which it is given them.
+    def _kept_by(
+        self, member: Member, given: Iterable[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, Position]]:
+        """Those of the partitions it is given that a member never gave up and keeps.
 
         Without topics that were deleted: what is given of them now is another one's.
         """
@@ -330,7 +358,7 @@ class _Writing:
         held = self._claims.of(member.member_id)
         if not held:
             return
-        for partition in self._plan.given(member.member_id):
+        for partition in given:
             topic, number = partition
             if topic not in held or number not in held[topic] or topic in group.renewed_topics:
                 continue

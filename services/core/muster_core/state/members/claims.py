@@ -5,7 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from muster_core.position import Position
 from muster_core.state.members.member import Member
-from muster_core.state.plan import BYTES_AS_TOPIC, MEMBER_AS_TOPICS, TURN_TOPICS, Plan
+from muster_core.state.plan import (
+    AT_ONCE,
+    BYTES_AS_TOPIC,
+    MEMBER_AS_TOPICS,
+    PARTITIONS_AS_TOPIC,
+    TURN_TOPICS,
+    Plan,
+)
 from muster_core.state.published import TopicPartition, read_assignment, read_subscription
 
 Numbers = dict[str, set[int]]
@@ -59,7 +66,7 @@ class Claims:
                     if most < 0:
                         self.complete = False
                         return
-                    left -= 1
+                    left -= 1 + len(entry[1]) // PARTITIONS_AS_TOPIC
                     if left < 0:
                         yield
                         left = TURN_TOPICS
@@ -94,7 +101,7 @@ class Claims:
         left = TURN_TOPICS
         for member_id in tuple(plan.assignments):
             own = self.of(member_id)
-            held_back = set[TopicPartition]()
+            held_back = Numbers()
             for topic, numbers in plan.topics_of(member_id):
                 left -= 1
                 if left < 0:
@@ -102,14 +109,20 @@ class Claims:
                     left = TURN_TOPICS
                 if self.complete and kept.get(topic, nothing) is own.get(topic, nothing):
                     continue  # nobody else keeps anything of it
-                given = set(numbers)
-                taken = (given & kept.get(topic, nothing)) - own.get(topic, nothing)
-                taken |= given & kept_twice.get(topic, nothing)
-                if not self.complete:
-                    taken |= {n for n in given if owners.get((topic, n), _NOBODY)[0] != member_id}
-                held_back.update((topic, number) for number in taken)
+                for first in range(0, len(numbers), AT_ONCE):
+                    given = set(numbers[first : first + AT_ONCE])
+                    taken = (given & kept.get(topic, nothing)) - own.get(topic, nothing)
+                    taken |= given & kept_twice.get(topic, nothing)
+                    if not self.complete:
+                        taken |= {n for n in given if owners.get((topic, n), _NOBODY)[0] != member_id}
+                    if taken:
+                        held_back.setdefault(topic, set()).update(taken)
+                    left -= len(given) // PARTITIONS_AS_TOPIC
+                    if left < 0:
+                        yield
+                        left = TURN_TOPICS
             if held_back:
-                plan.take_back(member_id, held_back)
+                yield from plan.take_back(member_id, held_back)
 
     def unmet_by_plan(self, plan: Plan, unmet: set[str]) -> Iterator[None]:
         """Adds the members to which a plan does not give all that they keep; as `withhold` it yields."""
@@ -119,7 +132,7 @@ class Claims:
                 continue
             lacking = dict(claimed)
             for topic, numbers in plan.topics_of(member_id):
-                left -= 1
+                left -= 1 + len(numbers) // PARTITIONS_AS_TOPIC
                 if left < 0:
                     yield
                     left = TURN_TOPICS
@@ -161,7 +174,7 @@ class Claims:
         left = TURN_TOPICS
         for claimed in self._by_member.values():
             for topic, numbers in claimed.items():
-                left -= 1
+                left -= 1 + len(numbers) // PARTITIONS_AS_TOPIC
                 if left < 0:
                     yield
                     left = TURN_TOPICS

@@ -1,6 +1,6 @@
 """Where the work of a group's partitions ends, as its members report it."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from muster_protos.muster.v1 import common_pb2
 
@@ -30,6 +30,11 @@ class ReportedEnds:
     def __iter__(self) -> Iterator[tuple[TopicPartition, int]]:
         return iter(self._table.items())
 
+    @property
+    def partitions(self) -> Sequence[TopicPartition]:
+        """Those of which the end was reported by now."""
+        return tuple(self._table)
+
     def get(self, partition: TopicPartition) -> int | None:
         """The end of a partition; None: nobody reported it."""
         return self._table.get(partition)
@@ -43,6 +48,11 @@ class ReportedEnds:
     def keep_only(self, partitions: Container[TopicPartition]) -> None:
         """Forgets all others: nobody would report them again."""
         for gone in [partition for partition in self._table if partition not in partitions]:
+            self._drop(gone)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets partitions that nobody has any more."""
+        for gone in partitions if self._table else ():
             self._drop(gone)
 
     def forget_topics(self, topics: Container[str]) -> None:
