@@ -44,9 +44,8 @@ def test_who_keeps_what_it_is_not_given_is_named_with_that() -> None:
     assert not any(one.withheld for one in cluster.describe().members)
 
 
-def test_only_of_members_that_have_to_release_something_is_read_what_they_keep(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_members_keep_is_read_once_and_not_for_each_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIM-12: of 200,000 partitions that are withheld each DescribeGroups held the loop for 40 to 80 ms."""
     read: list[str] = []
 
     class Noted(Claims):
@@ -58,8 +57,12 @@ def test_only_of_members_that_have_to_release_something_is_read_what_they_keep(
     cluster = VirtualShard()
     a, _ = both(cluster)
     monkeypatch.setattr(holdups, "Claims", Noted)
-    cluster.describe()
-    assert read == [a.member_id]
+    shown = cluster.describe().members
+    assert read == [], "that was done with the plan"
+    again = cluster.reloaded()
+    for _ in range(2):
+        assert [one.withheld for one in again.describe().members] == [one.withheld for one in shown]
+        assert read == [a.member_id]
 
 
 def test_who_has_not_joined_or_synced_is_named() -> None:

@@ -115,11 +115,15 @@ def test_a_plan_is_refused_or_shared_out_as_its_partitions_say(
                 told = [(one.topic, one.partition, one.token) for one in members[name].synced().kept_tokens]
                 assert told == [(*p, token) for p in own]
         group = cluster.shard.groups["g"]
-        assert group.to_release == {
+        assert group.to_release.keys() == {
             members[name].member_id
             for name in MEMBERS
             if not {*keeps[name]} <= {*partitions_in(recorded[name].assignment)}
         }
+        for shown in cluster.describe().members:
+            name = ids[shown.member_id]
+            lacking = {*keeps[name]} - {*partitions_in(recorded[name].assignment)}
+            assert [(one.topic, n) for one in shown.withheld for n in one.partitions] == sorted(lacking)
         owners = {p: (who, position.token) for p, (who, position) in group.owners.items()}
         assert {token for _, token in owners.values()} <= {token, cluster.log[-1][0].token}
         assert cluster.reloaded().shard.groups["g"].owners == group.owners

@@ -6,7 +6,7 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_core.state.members.claims import Claims
+from muster_core.state.members.claims import Claims, withheld
 from muster_core.state.members.member import Member
 
 
@@ -25,7 +25,7 @@ class Holdups:
     def show(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
         """Says of each member that is shown whether the group waits for it, and for how long.
 
-        What a member is to release is looked at where it has to, which is rarely.
+        Nothing is looked for in what members keep, which may be two hundred thousand partitions each time.
         """
         ends_ms = self._rebalancer.wait_ends_ms(group)
         left_ms = -1 if ends_ms is None else max(ends_ms - self._context.now.boot_ms, 0)
@@ -35,14 +35,18 @@ class Holdups:
             shown.protocols.extend(name for name, _ in member.terms.protocols)
             shown.awaited = _awaited(group, member)
             shown.awaited_remaining_ms = left_ms if shown.awaited else -1
-        releasing = [one for one in answer.members if one.awaited == DescribeGroupsResponse.AWAITED_RELEASE]
-        claims = Claims(
-            [group.members[one.member_id] for one in releasing], self._context.config.max_partitions
-        )
-        for shown in releasing:
-            left = claims.unmet_by(shown.member_id, shown.assignment)
-            for topic in sorted(left):
-                shown.withheld.add(topic=topic, partitions=sorted(left[topic]))
+            if shown.awaited == DescribeGroupsResponse.AWAITED_RELEASE:
+                shown.MergeFromString(self._withheld(group, member))
+
+    def _withheld(self, group: Group, member: Member) -> bytes:
+        """What a member is to release: written with the plan that left it out, unless that was replayed."""
+        written = group.to_release[member.member_id]
+        if not written:
+            claims = Claims([member], self._context.config.max_partitions)
+            left = claims.unmet_by(member.member_id, member.assignment)
+            written = b"".join([withheld(topic, left[topic]) for topic in sorted(left)])
+            group.to_release[member.member_id] = written
+        return written
 
 
 def _awaited(group: Group, member: Member) -> DescribeGroupsResponse.Awaited.ValueType:

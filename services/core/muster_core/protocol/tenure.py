@@ -77,7 +77,7 @@ class Tenure:
         elif group.state is GroupState.STABLE:
             claims = Claims(group.members.values(), self._context.config.max_partitions)
             given = {member.member_id: member.assignment for member in group.members.values()}
-            self._rebalancer.wait_for_releases(group, claims.unmet(given))
+            self._rebalancer.wait_for_releases(group, dict.fromkeys(claims.unmet(given), b""))
         if group.unfinished is not None:
             self._rebalancer.prepare(group, group.unfinished)
         elif len(group.members) > self._context.config.max_size:

@@ -62,7 +62,8 @@ class Group:
         members: by id, in the order in which they came.
         static_members: instance id → member id.
         pending_sync: members that got the generation and have not synced.
-        to_release: members that were not given all that they keep, and have not joined again.
+        to_release: members that were not given all that they keep, and have not joined again, with that as
+            `Claims.unmet_by_plan` writes it; empty: it was not written yet.
         new_member_added: whether somebody joined since the initial delay was last armed (KIP-134).
         cause: why the running rebalance, or the present generation, was started.
         unfinished: why a rebalance has to follow what the log says, until the next generation.
@@ -137,7 +138,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending_sync: set[str] = set()
-        self.to_release: set[str] = set()
+        self.to_release: dict[str, bytes] = {}
         self.new_member_added = False
         self.cause: common_pb2.RebalanceCause | None = None
         self.unfinished: common_pb2.RebalanceCause | None = None
@@ -335,7 +336,7 @@ class Group:
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
-        self.to_release.discard(member_id)
+        self.to_release.pop(member_id, None)
         self.unpark_join(member)
         if self.leader == member_id:
             self.leader = next(iter(self.members), "")
@@ -356,7 +357,7 @@ class Group:
         self._size_bytes += utf8_bytes(new_member_id) - utf8_bytes(old_member_id)
         member.member_id = new_member_id
         self.static_members[member.group_instance_id] = new_member_id
-        self.to_release.discard(old_member_id)  # the process that kept something is fenced
+        self.to_release.pop(old_member_id, None)  # the process that kept something is fenced
         if old_member_id in self.pending_sync:
             self.pending_sync.remove(old_member_id)
             self.pending_sync.add(new_member_id)

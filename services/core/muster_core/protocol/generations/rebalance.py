@@ -335,13 +335,17 @@ class Rebalancer:
         operation = DelayedSync(self, group, group.generation, group.rebalance_timeout_ms)
         self._context.purgatory.try_complete_else_watch(operation, [_sync_key(group)])
 
-    def wait_for_releases(self, group: Group, member_ids: set[str]) -> None:
+    def wait_for_releases(self, group: Group, to_release: dict[str, bytes]) -> None:
         """Gives members a rebalance time-out to release what they keep and are not given (GRP-42).
 
         They do so by joining again, which starts the next join phase.
+
+        Args:
+            group: the group.
+            to_release: the members, as in the group.
         """
-        group.to_release = member_ids
-        if member_ids:
+        group.to_release = to_release
+        if to_release:
             self._context.purgatory.cancel_for_key(_sync_key(group))
             self.wait_for_syncs(group)
 
@@ -353,7 +357,7 @@ class Rebalancer:
 
     def _stop_waiting_for_syncs(self, group: Group) -> None:
         group.pending_sync.clear()
-        group.to_release = set()
+        group.to_release = {}
         self._context.purgatory.cancel_for_key(_sync_key(group))
 
     def sync_expired(self, group: Group, generation: int) -> None:
@@ -363,7 +367,7 @@ class Rebalancer:
     def _sync_expired(self, group: Group, generation: int) -> None:
         if generation != group.generation:
             return  # it waited in line until a later one had begun
-        late_ids = group.pending_sync | group.to_release
+        late_ids = group.pending_sync | group.to_release.keys()
         late = [member for member in group.members.values() if member.member_id in late_ids]
         if late:
             cause = causes.by_member(

@@ -142,7 +142,7 @@ class Syncs:
         claims = Claims()
         yield from claims.look_through(tuple(group.members.values()), limit)
         yield from claims.withhold(plan, group.owners)
-        to_release: set[str] = set()
+        to_release: dict[str, bytes] = {}
         yield from claims.unmet_by_plan(plan, to_release)
         record = self._context.record()
         writing = _Writing(group, plan, claims, self._context.config.max_kept_tokens)
@@ -176,14 +176,14 @@ class Syncs:
         member.confirmed = True
         self._context.reply(call.call_id, self._answer_to(member, self._answer_to_all(group, member.token)))
 
-    def _assignment_stored(self, group: Group, to_release: set[str]) -> None:
+    def _assignment_stored(self, group: Group, to_release: dict[str, bytes]) -> None:
         planned, group.planned = group.planned, None
         for topics in self._context.deletions:
             group.renew(topics)  # it was made before them
         assert planned is not None
         self._rebalancer.go_through(group, self._answer_waiting(group, to_release, planned))
 
-    def _answer_waiting(self, group: Group, to_release: set[str], plan: Plan) -> Iterator[None]:
+    def _answer_waiting(self, group: Group, to_release: dict[str, bytes], plan: Plan) -> Iterator[None]:
         """Answers all members that wait for their assignment, and goes on to wait for releases.
 
         Not at once where the plan is large: to carry it out took its time, and to forget the last one does.

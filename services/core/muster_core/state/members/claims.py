@@ -1,7 +1,10 @@
 """What the members of a generation keep: they work on it while the group rebalances (KIP-429)."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1.coordinator_pb2 import DescribeGroupsResponse
 
 from muster_core.position import Position
 from muster_core.state.members.member import Member
@@ -124,8 +127,11 @@ class Claims:
             if held_back:
                 yield from plan.take_back(member_id, held_back)
 
-    def unmet_by_plan(self, plan: Plan, unmet: set[str]) -> Iterator[None]:
-        """Adds the members to which a plan does not give all that they keep; as `withhold` it yields."""
+    def unmet_by_plan(self, plan: Plan, unmet: dict[str, bytes]) -> Iterator[None]:
+        """Adds the members to which a plan does not give all that they keep; as `withhold` it yields.
+
+        With each goes what it keeps and is not given, as part of what DescribeGroups shows of it.
+        """
         left = TURN_TOPICS
         for member_id, claimed in self._by_member.items():
             if plan.is_foreign(member_id):
@@ -138,8 +144,16 @@ class Claims:
                     left = TURN_TOPICS
                 if topic in lacking:
                     lacking[topic] = lacking[topic].difference(numbers)
-            if any(lacking.values()):
-                unmet.add(member_id)
+            if not any(lacking.values()):
+                continue
+            parts: list[bytes] = []
+            for topic in sorted(lacking):
+                parts.append(withheld(topic, lacking[topic]))
+                left -= 1 + len(lacking[topic]) // PARTITIONS_AS_TOPIC
+                if left < 0:
+                    yield
+                    left = TURN_TOPICS
+            unmet[member_id] = b"".join(parts)
 
     def unmet(self, assignments: Mapping[str, bytes]) -> set[str]:
         """The members that are not given all that they keep: they are to release it, and to join again."""
@@ -196,6 +210,16 @@ def _by_topic(assignment: bytes) -> Numbers:
     for entry in message.partitions if message is not None else ():
         given.setdefault(entry.topic, set()).update(entry.partitions[:])
     return given
+
+
+def withheld(topic: str, numbers: Collection[int]) -> bytes:
+    """Partitions that a member keeps and is not given, as part of what DescribeGroups shows of it."""
+    if not numbers:
+        return b""
+    shown = DescribeGroupsResponse.Member(
+        withheld=[common_pb2.TopicPartitions(topic=topic, partitions=sorted(numbers))]
+    )
+    return shown.SerializeToString()
 
 
 def topics_claimed(members: Iterable[Member]) -> set[str]:
