@@ -564,7 +564,7 @@ async def test_groups_of_which_no_partition_is_asked_are_answered_by_their_shard
         asked.append(part)
         return refusal(part, error_code.NOT_COORDINATOR, 3, "it is elsewhere")
 
-    fetch = Fetch(request, 4, Budget(MIB, "groups"), None)
+    fetch = Fetch(request, 4, Budget(MIB, "groups", lambda _: None), None)
     answer = await fetch.run(dict.fromkeys(range(4), elsewhere), "h")
     assert [group.error_code for group in answer.groups] == [error_code.NOT_COORDINATOR] * 2
     assert all(group.topics for part in asked for group in part.groups), "without topics it asks for all"

@@ -246,6 +246,48 @@ async def test_members_and_groups_that_calls_name_count_as_partitions(caller: Ca
     assert await status(caller.stub.OffsetCommit(named(11)["offset_commit"], timeout=60)) is EXHAUSTED
 
 
+OPEN = {
+    "OffsetFetch": coordinator_pb2.OffsetFetchRequest(
+        groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=GROUP)]
+    ),
+    "ListGroups": coordinator_pb2.ListGroupsRequest(),
+    "DescribeGroups": coordinator_pb2.DescribeGroupsRequest(group_ids=[GROUP]),
+    "GroupHistory": coordinator_pb2.GroupHistoryRequest(group_id=GROUP),
+}
+
+
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 20}], indirect=True)
+async def test_all_offsets_of_a_group_count_when_they_are_answered(caller: Caller) -> None:
+    """A few bytes fetch ten thousand, again and again: only the group that they name counted."""
+    session = await Session(caller.channel).hello()
+    assert (
+        await status(caller.stub.OffsetCommit(named(90)["offset_commit"], timeout=60)) is grpc.StatusCode.OK
+    )
+    assert await status(caller.stub.OffsetFetch(OPEN["OffsetFetch"], timeout=60)) is grpc.StatusCode.OK
+    reply = await session.ask(offset_fetch=OPEN["OffsetFetch"])
+    assert reply.refused.status == EXHAUSTED.value[0]
+    assert 3_000 < reply.refused.retry_after_ms <= 5_050, "what was answered is paid back first"
+    for kind, request in OPEN.items():
+        assert await status(getattr(caller.stub, kind)(request, timeout=60)) is EXHAUSTED, kind
+    assert await status(caller.stub.OffsetFetch(named(8)["offset_fetch"], timeout=60)) is grpc.StatusCode.OK
+    assert (await stable(caller, group_of(1))).error_code == error_code.NONE
+    await session.close()
+
+
+@pytest.mark.parametrize("kind", ["ListGroups", "DescribeGroups", "GroupHistory"])
+@pytest.mark.parametrize("caller", [{"connection_partitions_per_s": 1}], indirect=True)
+async def test_groups_and_members_count_when_they_are_answered(caller: Caller, kind: str) -> None:
+    if kind == "ListGroups":
+        for number in range(60):
+            await caller.commit(f"{GROUP}-{number}", 1)
+    else:
+        await stable(caller, GROUP)
+    ask = getattr(caller.stub, kind)
+    answered = [await status(ask(OPEN[kind], timeout=60)) for _ in range(2 if kind == "ListGroups" else 30)]
+    assert answered[0] is grpc.StatusCode.OK
+    assert EXHAUSTED in answered
+
+
 EMPTY_PARTS = {
     "OffsetCommit": coordinator_pb2.OffsetCommitRequest.TOPICS_FIELD_NUMBER,
     "OffsetDelete": coordinator_pb2.OffsetDeleteRequest.TOPICS_FIELD_NUMBER,

@@ -113,6 +113,32 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     assert bucket.is_full(2_000.0)
 
 
+def test_what_is_paid_afterwards_is_owed_up_to_the_burst() -> None:
+    bucket = Bucket(10, 20, 0.0)
+    assert bucket.pay(5, 0.0) == 0
+    assert bucket.pay(14, 0.0) == 0
+    assert bucket.pay(4, 0.0) == pytest.approx(0.4)
+    assert bucket.pay(1_000, 0.0) == pytest.approx(2.1), "large messages are read still"
+    assert bucket.deep_debt_s(0.0) == 0
+    bucket.owe(30)
+    assert bucket.pay(1_000, 0.0) == pytest.approx(5.1), "what was owed before stays"
+    assert bucket.deep_debt_s(0.0) == pytest.approx(3)
+    assert bucket.take(1, 5.1) == 0
+
+
+def test_what_a_connection_was_answered_is_paid_by_its_share() -> None:
+    """LIM-42: else each of many goes on with its share, however much it is answered; a calm one does."""
+    clock = Clock()
+    one = party(clock, partitions_per_s=100)
+    greedy, calm = Connection(one), Connection(one)
+    clock.s += 60
+    greedy.pay_partitions(5_000)
+    with pytest.raises(ResourceExhausted):
+        greedy.take_partitions(0)
+    calm.take_partitions(0)
+    assert one.taken[Quota.PARTITIONS] == 5_000
+
+
 @pytest.mark.parametrize(
     ("quota", "burst_s"),
     [

@@ -12,7 +12,7 @@ from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas, current_connection
 
-from muster_coordinator.api.named import NAMED_MAX, named
+from muster_coordinator.api.named import NAMED_MAX, may_answer_more, named
 
 _OF_A_GROUP = (  # no heartbeats: one that others have used up is a member that is put out
     coordinator_pb2.JoinGroupRequest,
@@ -126,7 +126,7 @@ class Admission:
         if partitions <= FEW_PARTITIONS:
             partitions = 0  # nearly always: it counts as a call
         if connection is not None:
-            if partitions:
+            if partitions or (size_bytes is not None and may_answer_more(request)):
                 connection.take_partitions(partitions)
             if is_commit:
                 connection.take(Quota.COMMITS)

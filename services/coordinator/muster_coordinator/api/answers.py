@@ -28,6 +28,7 @@ from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeResponse,
 )
 from muster_runtime.loop_share import LoopShare
+from muster_runtime.rpc.quotas import current_connection
 from muster_runtime.turns import Turns
 
 from muster_coordinator.api.fetches import Fetch, is_small
@@ -134,6 +135,7 @@ class Answers:
                     await _describe(ask, partial(self._seen, number, group_id), group, share)
                 except _Hidden as hidden:
                     group.CopyFrom(hidden.refusal)
+                budget.pay(len(group.members))
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     await _take(group, budget, share)
         return answer
@@ -164,6 +166,7 @@ class Answers:
                 group_id=request.group_id, limit=request.limit or DEFAULT_GENERATIONS
             )
             left_bytes, before = HISTORY_MAX_BYTES, ""
+            budget = self._budget("limit")
             while step.limit:
                 part = asks[number](step, host, MemberRange(before, _STEP_MEMBERS))
                 if part.error_code:
@@ -171,6 +174,7 @@ class Answers:
                 if not part.generations:
                     break
                 parts.append(part)
+                budget.pay(sum([len(generation.members) for generation in part.generations]))
                 left_bytes -= sum(generation.ByteSize() for generation in part.generations)
                 step.limit -= len(part.generations)
                 before = Position.from_proto(part.generations[0].position).token
@@ -228,6 +232,7 @@ class Answers:
                 await self._put_in_order(number, share)
                 part = asks[number](step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
+                budget.pay(len(part.groups))
                 groups = _seen(part, sees)
                 budget.take(part)
                 answer.groups.extend(groups[:left])
@@ -258,6 +263,7 @@ class Answers:
                 await self._put_in_order(number, share)
                 part = ask(step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
+                budget.pay(len(part.groups))
                 seen = _seen(part, sees)
                 budget.take(part)
                 groups += seen
@@ -285,7 +291,8 @@ class Answers:
         return dict(zip(wanted, asks, strict=True))
 
     def _budget(self, field: str) -> Budget:
-        return Budget(self._max_bytes, field)
+        connection = current_connection()
+        return Budget(self._max_bytes, field, _nothing if connection is None else connection.pay_partitions)
 
 
 async def _take(group: Any, budget: Budget, share: LoopShare) -> None:
@@ -393,6 +400,10 @@ def _seen(
 def _missing(part: coordinator_pb2.ListGroupsResponse) -> ErrorCode:
     """Why the groups of a shard that should be here are missing in a list; NONE: they are not."""
     return error_code.NONE if part.error_code == error_code.NOT_COORDINATOR else part.error_code
+
+
+def _nothing(_number: int) -> None:
+    """For a call that has no quotas."""
 
 
 def _place_of(token: str) -> tuple[int, str]:

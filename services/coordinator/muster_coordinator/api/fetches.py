@@ -9,6 +9,7 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.loop_share import LoopShare
 
+from muster_coordinator.api.named import in_topics
 from muster_coordinator.api.steps import CUT_S, Ask, Budget
 
 STEP_PARTITIONS = 1_000
@@ -121,6 +122,8 @@ class Fetch:
             return
         answer.shard_epoch = part.shard_epoch
         topics = list(part.topics)
+        if piece.is_whole:
+            self.budget.pay(in_topics(topics))
         if piece.is_whole and self.sees is not None:
             topics = [topic for topic in topics if self.sees(topic.name)]
         _append(answer, topics)

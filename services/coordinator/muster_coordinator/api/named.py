@@ -9,8 +9,10 @@ from muster_protos.limits import PROTOCOLS_MAX
 from muster_protos.muster.v1.coordinator_pb2 import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
+    GroupHistoryRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -49,12 +51,19 @@ def named(request: GroupRequest) -> int:
 def looked_at(request: GroupRequest) -> int:
     """These, groups as several, and what a member says in a heartbeat that it wants and works on."""
     if isinstance(request, ConsumerGroupHeartbeatRequest):
-        return len(request.topics.names) + _in_topics(request.owned.topics)
+        return len(request.topics.names) + in_topics(request.owned.topics)
     if isinstance(request, OffsetFetchRequest):
         return named(request) + _GROUP * len(request.groups)
     if isinstance(request, _OF_SEVERAL_GROUPS):
         return _GROUP * len(request.group_ids)
     return named(request)
+
+
+def may_answer_more(request: GroupRequest) -> bool:
+    """Whether its answer may have more than it names: all offsets of a group, members, groups."""
+    if isinstance(request, OffsetFetchRequest):
+        return not all(group.topics for group in request.groups[:GROUPS_MAX])
+    return isinstance(request, _OPEN)
 
 
 def spans_of(numbers: Collection[int]) -> str:
@@ -74,32 +83,35 @@ def _runs(numbers: Collection[int]) -> Iterator[str]:
             first = place
 
 
-def _in_topics(topics: Collection[Any]) -> int:
+def in_topics(topics: Collection[Any]) -> int:
+    """How many partitions some topics have, as they count for a quota."""
     if len(topics) > PARTITIONS_MAX:
         return NAMED_MAX + len(topics)
     return sum([len(topic.partitions) for topic in topics]) + _TOPIC * len(topics)
 
 
 def _committed(request: OffsetCommitRequest) -> int:
-    return _in_topics(request.topics) + _in_topics(request.ends)
+    return in_topics(request.topics) + in_topics(request.ends)
 
 
 def _fetched(request: OffsetFetchRequest) -> int:
     groups = request.groups
     if len(groups) > GROUPS_MAX:
         return NAMED_MAX + len(groups)
-    return sum([_in_topics(group.topics) or 1 for group in groups])
+    return sum([in_topics(group.topics) or 1 for group in groups])
 
 
 def _beyond(number: int, most: int) -> int:
     return number if number > most else 0
 
 
+_OPEN = (DescribeGroupsRequest, ConsumerGroupDescribeRequest, GroupHistoryRequest, ListGroupsRequest)
+
 _OF_SEVERAL_GROUPS = (DescribeGroupsRequest, ConsumerGroupDescribeRequest, DeleteGroupsRequest)
 
 _COUNTS: dict[type[Any], Callable[[Any], int]] = {
     OffsetCommitRequest: _committed,
-    OffsetDeleteRequest: lambda request: _in_topics(request.topics),
+    OffsetDeleteRequest: lambda request: in_topics(request.topics),
     OffsetFetchRequest: _fetched,
     SyncGroupRequest: lambda request: len(request.assignments),
     LeaveGroupRequest: lambda request: len(request.members),

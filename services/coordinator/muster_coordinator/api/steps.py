@@ -1,5 +1,6 @@
 """What answers that are built in steps have in common."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from muster_core.events import GroupRequest, MemberRange
@@ -18,14 +19,21 @@ class Ask(Protocol):
 
 
 class Budget:
-    """How many bytes an answer may still take."""
+    """How many bytes an answer may still take.
 
-    def __init__(self, max_bytes: int, field: str) -> None:
+    Args:
+        max_bytes: how many at first.
+        field: what the call would have to ask for less of.
+        pay: counts partitions, groups or members of the answer that the call did not name.
+    """
+
+    def __init__(self, max_bytes: int, field: str, pay: Callable[[int], None]) -> None:
         self._max_bytes = self._left_bytes = max_bytes
         self._field = field
+        self.pay = pay
 
     def take(self, part: Any) -> None:
-        """Counts a part of the answer.
+        """Counts a part of the answer in bytes.
 
         Raises:
             InvalidArgument: the answer is too large with it.

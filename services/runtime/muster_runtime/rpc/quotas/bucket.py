@@ -41,6 +41,16 @@ class Bucket:
         """Takes an amount that is not there: it has to come in before anything else is given."""
         self._left -= amount
 
+    def pay(self, amount: float, now_s: float) -> float:
+        """Takes what was used already, as far as no more is owed then than there may be at once.
+
+        Returns:
+            As `take`.
+        """
+        self.take(0, now_s)
+        self._left = min(self._left, max(self._left - amount, -self.burst))
+        return self.take(0, now_s)
+
     def deep_debt_s(self, now_s: float) -> float:
         """Seconds until no more is owed than there may be at once; 0: it is not."""
         owed = -(self._left + (now_s - self._at_s) * self.rate_per_s)

@@ -224,6 +224,16 @@ class Connection:
             self._partitions.owe(number)
         self.party.owe(Quota.PARTITIONS, number, now_s)
 
+    def pay_partitions(self, number: int) -> None:
+        """Counts partitions that an answer has and its call did not name: the next such calls wait for that.
+
+        No more is owed than may be asked for at once, so large messages are read all the same.
+        """
+        now_s = self.party.now_s()
+        if self._partitions is not None:
+            self._partitions.pay(number, now_s)
+        self.party.pay(Quota.PARTITIONS, number, now_s, self.share_of)
+
     def check_decoding(self) -> None:
         """Whether a large message may be decoded, which takes long where it has a million parts.
 

@@ -168,6 +168,13 @@ class Party:
             self._count(quota, now_s)
         return wait_s
 
+    def pay(self, quota: Quota, amount: int, now_s: float, share_of: ShareOf) -> None:
+        """Takes from a rate what was used already; what is above it also from the connection's share."""
+        self.taken[quota] += amount
+        bucket = self._buckets.get(quota)
+        if bucket is not None and bucket.pay(amount, now_s):
+            share_of(quota, bucket.rate_per_s / max(1, self.known), now_s).pay(amount, now_s)
+
     def owe(self, quota: Quota, amount: int, now_s: float) -> None:
         """Takes from a rate what was used already, whether it was there or not."""
         if (bucket := self._buckets.get(quota)) is not None:
