@@ -19,6 +19,7 @@ from muster_core.events import Assign, TopicsChanged
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.incremental.partitions import TopicPartition, by_topic
 from muster_core.position import Position
+from muster_core.protocol.incremental.kinds import reversions
 from muster_core.protocol.room import Room
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import (
@@ -271,6 +272,29 @@ def test_else_a_classic_client_is_refused_and_nothing_changes(policy: Literal["n
     assert policy in answer.error_message
     assert cluster.kinds() == kinds
     assert convert(cluster) == error_code.NONE
+
+
+def test_members_that_one_record_cannot_hold_stay_incremental(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = incremental_shard(2, config=AUTO)
+    both(cluster, "a", "b")
+    before = len(cluster.log)
+    sizes: list[int] = []
+
+    def is_too_much(records: list[records_pb2.Record]) -> bool:
+        sizes.append(len(records[0].group_reverted.members))
+        return False
+
+    monkeypatch.setattr(reversions, "is_one_append", is_too_much)
+    assert convert(cluster) == error_code.INCONSISTENT_GROUP_PROTOCOL
+    answer = VirtualMember(cluster, "c").join().joined()
+    assert answer.error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
+    assert "more than the log takes" in answer.error_message
+    assert sizes == [2, 2]
+    unknown = VirtualMember(cluster, "d")
+    unknown.member_id = "d-1"
+    assert unknown.join().joined().error_code
+    assert sizes == [2, 2], "whoever is refused anyway has no record made"
+    assert len(cluster.log) == before
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def revert(group: Group, record: records_pb2.GroupReverted, position: Position, 
         member.adopt(entry)
         member.token = position
         member.commit_seq = before.members[entry.member_id].commit_seq
-        group.add(member)
+        group.add_unweighed(member)
         held = by_topic(before.members[entry.member_id].held)
         if held:
             assignment = common_pb2.Assignment(version=_PUBLISHED, partitions=held)

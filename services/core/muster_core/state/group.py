@@ -303,6 +303,15 @@ class Group:
         Raises:
             ValueError: its instance id is taken (conformance SM-36).
         """
+        self.add_unweighed(member)
+        self.weigh()
+
+    def add_unweighed(self, member: Member) -> None:
+        """As `add`; `weigh` follows the last of many.
+
+        Raises:
+            ValueError: as `add`.
+        """
         member_id, instance_id = member.member_id, member.group_instance_id
         if instance_id:
             if instance_id in self.static_members:
@@ -317,7 +326,6 @@ class Group:
         self._assigned_bytes += _assigned_bytes(member)
         if not self.leader:
             self.leader = member_id
-        self.weigh()
 
     def member_of(self, member_id: str, group_instance_id: str) -> Member | None:
         """The member that a caller is, by its id or, where it gives none, by its instance id."""

@@ -34,6 +34,8 @@ STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with 
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
+_IS_INCREMENTAL = "the group is an incremental one with members"
+
 _ANSWERED = "the join was answered with a generation that is over; join again with a higher member_seq"
 
 _UNPROVABLE = (
@@ -141,8 +143,7 @@ class Joins:
         if join.protocol_type != CONSUMER or not join.terms.protocols:
             fault = f"classic members of it have protocol type {CONSUMER!r} and protocols"
         if fault:
-            text = f"the group is an incremental one with members: {fault}"
-            self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
+            self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, f"{_IS_INCREMENTAL}: {fault}")
         elif request.member_id:
             self._refuse_id(call)
         elif (excess := self._excess(group, None, join)) is not None:
@@ -151,7 +152,9 @@ class Joins:
             who = Member("", join.group_instance_id)
             who.client_id, who.host = request.client_id, call.host
             cause = causes.reverted(self._context.now.wall_ms, who, request.reason)
-            self._reversions.revert(group, cause, partial(self._context.lines.route, call.call_id), call)
+            again = partial(self._context.lines.route, call.call_id)
+            if fault := self._reversions.revert(group, cause, again, call):
+                self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, f"{_IS_INCREMENTAL}: {fault}")
 
     # --- the limit (KIP-389)
 

@@ -60,9 +60,8 @@ class KindChanges:
             done()
         elif not fault and is_incremental:
             fault = self._reversions.fault_of(group)
-            if not fault:
-                cause = causes.reverted(self._context.now.wall_ms, None, request.reason)
-                self._reversions.revert(group, cause, done, call)
+            cause = causes.reverted(self._context.now.wall_ms, None, request.reason)
+            fault = fault or self._reversions.revert(group, cause, done, call)
         elif not fault:
             fault = self._conversions.fault_of(group)
             fault = fault or self._conversions.convert(group, done, call, request.reason)

@@ -83,8 +83,6 @@ class Reversions:
         )
         if is_stale or any(not names.isdisjoint(topics) for topics in self._context.deletions):
             return "a topic was deleted of which members still have partitions; they give them back first"
-        if not is_one_append([self._record_of(group, incremental, causes.Cause())]):
-            return "its members take more than the log takes at a time"
         return ""
 
     def fault_of_join(self, group: Group, protocols: Collection[str]) -> str:
@@ -96,7 +94,7 @@ class Reversions:
 
     # --- how
 
-    def revert(self, group: Group, cause: causes.Cause, then: Callable[[], None], call: Request) -> None:
+    def revert(self, group: Group, cause: causes.Cause, then: Callable[[], None], call: Request) -> str:
         """Stores the record; the rebalance begins with it.
 
         Args:
@@ -104,12 +102,18 @@ class Reversions:
             cause: why.
             then: what follows.
             call: what waits for it.
+
+        Returns:
+            Why it cannot be stored, for people; empty: it is on its way.
         """
         incremental = group.incremental
         assert incremental is not None
         record = self._record_of(group, incremental, cause)
+        if not is_one_append([record]):
+            return "its members take more than the log takes at a time"
         done = partial(self._reverted, group, cause, then)
         self._context.append([record], done, holds=group, calls=[call.call_id])
+        return ""
 
     def _record_of(
         self, group: Group, incremental: IncrementalGroup, cause: causes.Cause
@@ -122,7 +126,7 @@ class Reversions:
         for member in incremental.in_order():
             session_ms = self._deadlines.whole_session_ms(group, member.member_id)
             grace_ms = grace_ms_of(self._context.config, group.settings, member)
-            _write(reverted.members.add(), member.told, session_ms, grace_ms)
+            _add(reverted, member.told, session_ms, grace_ms)
         return record
 
     def _end_incremental(self, group: Group) -> None:
@@ -197,22 +201,20 @@ def _without_protocol(group: IncrementalGroup, newcomer: Collection[str]) -> str
     return ""
 
 
-def _write(record: records_pb2.Member, told: Told, session_ms: int, grace_ms: int) -> None:
-    """A member as the record has it: what it supports it has not said."""
-    record.CopyFrom(
-        records_pb2.Member(
-            member_id=told.member_id,
-            group_instance_id=told.group_instance_id,
-            client_id=told.client_id,
-            host=told.host,
-            session_timeout_ms=session_ms,
-            rebalance_timeout_ms=told.rebalance_timeout_ms,
-            disconnect_grace_ms=grace_ms,
-            member_seq=told.member_seq,
-            secret_hash=told.secret_hash,
-            identity=told.identity,
-            process_id=told.process_id,
-            weight=told.weight if told.weight > 1 else 0,
-            client_version=told.client_version,
-        )
+def _add(record: records_pb2.GroupReverted, told: Told, session_ms: int, grace_ms: int) -> None:
+    """Adds a member: what it supports it has not said."""
+    record.members.add(
+        member_id=told.member_id,
+        group_instance_id=told.group_instance_id,
+        client_id=told.client_id,
+        host=told.host,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=told.rebalance_timeout_ms,
+        disconnect_grace_ms=grace_ms,
+        member_seq=told.member_seq,
+        secret_hash=told.secret_hash,
+        identity=told.identity,
+        process_id=told.process_id,
+        weight=told.weight if told.weight > 1 else 0,
+        client_version=told.client_version,
     )
