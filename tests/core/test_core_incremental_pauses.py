@@ -1,6 +1,7 @@
 """When the targets of groups with members on streams come about (docs/safety.md, INC-106 to INC-109)."""
 
 from itertools import count, pairwise
+from typing import Any
 
 import pytest
 from kit.lives.incremental_shard import (
@@ -19,7 +20,7 @@ from muster_core import error_code, record_bounds
 from muster_core.config import GroupConfig
 from muster_core.events import Assign, Assigned
 from muster_core.position import Position
-from muster_core.protocol.incremental.pauses import TURN_KEPT_MS
+from muster_core.protocol.incremental.pauses import TURN_KEPT_MS, Pauses
 from muster_core.protocol.room import Room
 from muster_protos.muster.v1.coordinator_pb2 import DeleteGroupsRequest
 from muster_protos.muster.v1.group_settings_pb2 import AlterGroupSettingsRequest, GroupSettings
@@ -179,6 +180,31 @@ def test_members_that_make_calls_alone_have_no_pause_unless_one_is_set() -> None
     assert epochs(cluster) == (3, 3)
     settle(*members)
     assert {len(member.owned) for member in members} == {2, 3}
+
+
+def test_a_pause_that_is_taken_away_ends_once_while_members_make_calls_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INC-126: one setting, set to adaptive, kept the loop for ever."""
+    ended, numbers = Pauses.ended, count(1)
+
+    def counted(pauses: Pauses, pause: Any) -> None:
+        assert next(numbers) <= 3, "it ends again and again in one turn"
+        ended(pauses, pause)
+
+    monkeypatch.setattr(Pauses, "ended", counted)
+    cluster = shard(60_000)
+    first, second = joined(cluster, "a"), NumberedMember(cluster, "b")
+    second.join()
+    cluster.auto_ack = False
+    adaptive = GroupSettings(assignment_interval_ms=ADAPTIVE)
+    cluster.send(AlterGroupSettingsRequest(group_id=GROUP, set=adaptive))
+    cluster.acknowledge()
+    assert epochs(cluster) == (2, 1), "the target is on its way to the log"
+    cluster.auto_ack = True
+    cluster.acknowledge()
+    settle(*first, second)
+    assert epochs(cluster) == (2, 2)
 
 
 def test_a_group_of_a_deleted_one_s_name_has_a_pause_of_its_own() -> None:

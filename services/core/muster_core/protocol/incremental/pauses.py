@@ -101,11 +101,10 @@ class Pauses:
         pause = self._of(group)
         if pause is None or not pause.is_running:
             return
-        interval_ms = interval_of(self._context.config, group)
-        is_adaptive = interval_ms == ADAPTIVE
-        if is_adaptive:
-            has_streams = group.incremental is not None and group.incremental.has_stream_members
-            interval_ms = SHORTEST_MS if has_streams else 0
+        interval_ms, is_adaptive = interval_of(self._context.config, group), False
+        if interval_ms == ADAPTIVE:  # one of no length would begin again and again, in one turn
+            is_adaptive = group.incremental is not None and group.incremental.has_stream_members
+            interval_ms = SHORTEST_MS if is_adaptive else 0
         length_ms = max(interval_ms, pause.least_ms)
         if length_ms < pause.length_ms:
             pause.length_ms, pause.is_adaptive = length_ms, is_adaptive
