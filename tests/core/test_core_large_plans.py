@@ -17,6 +17,7 @@ from muster_core.log.application import Application
 from muster_core.position import Position
 from muster_core.protocol.membership import syncs
 from muster_core.state import group as groups
+from muster_core.state import moves
 from muster_core.state import plan as plans
 from muster_core.state.members import claims
 from muster_core.state.members.protocols import protocols_of
@@ -127,9 +128,9 @@ def test_a_plan_is_refused_or_shared_out_as_its_partitions_say(
         owners = {p: (who, position.token) for p, (who, position) in group.owners.items()}
         assert {token for _, token in owners.values()} <= {token, cluster.log[-1][0].token}
         assert cluster.reloaded().shard.groups["g"].owners == group.owners
-        moves = [(one.topic, one.partition) for one in next(iter(reversed(group.history))).moves]
+        moved = [(one.topic, one.partition) for one in next(iter(reversed(group.history))).moves]
         now = {p: ids[who] for p, (who, _) in owners.items()}
-        assert moves == sorted(p for p in {*first, *now} if first.get(p) != now.get(p))
+        assert moved == sorted(p for p in {*first, *now} if first.get(p) != now.get(p))
         assert {p for p, _ in group.ends} == first.keys() & now.keys()
 
 
@@ -222,6 +223,29 @@ def test_of_one_topic_with_all_partitions_some_are_looked_at_at_a_time() -> None
     taking = plan.take_back("a", {"t": {*range(10)}})
     assert len([*taking]) >= least
     assert plan.given("a")[0] == ("t", 10)
+
+
+def test_what_thousands_of_members_are_given_is_put_in_order_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-17: for each of them by itself that held the loop for 0.3 s."""
+    request = coordinator_pb2.SyncGroupRequest()
+    members = [f"m{number}" for number in range(5_000)]
+    for number, member_id in enumerate(members):
+        request.assignments.add(member_id=member_id, assignment=assignment([("t", number)]))
+    plan = plans.Plan()
+    assert len([*plan.read(request, members, 5_000)]) >= 4
+    sizes: list[int] = []
+
+    def noted(some: list[TopicPartition]) -> list[TopicPartition]:
+        sizes.append(len(some))
+        return sorted(some)
+
+    monkeypatch.setattr(moves, "sorted", noted, raising=False)
+    assert len([*plan.compare({}, (), 1_000)]) >= 4
+    assert plan.moves is not None
+    assert plan.moves.first == [("t", number) for number in range(1_001)]
+    assert sum(sizes) < 2 * len(members)
 
 
 def test_what_a_plan_moves_is_found_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,22 +14,22 @@ class Moves:
         most: how many are listed.
 
     Attributes:
-        first: those that come first in order, one more than are listed where there are more.
         gone: those that nobody has any more.
     """
 
     def __init__(self, before: Mapping[TopicPartition, tuple[str, Position]], most: int) -> None:
         self._before = before
-        self.first: list[TopicPartition] = []
         self.gone: list[TopicPartition] = []
         self._most = most + 1
+        self._first: list[TopicPartition] = []
+        self._others: list[TopicPartition] = []
         self._found = 0
 
     def give(self, member_id: str, partitions: Sequence[TopicPartition]) -> None:
         """A member is given partitions, which it may have had."""
         olds = list(map(self._before.get, partitions))
         self._found += len(olds) - olds.count(None)
-        self._add(p for p, old in zip(partitions, olds, strict=True) if old is None or old[0] != member_id)
+        self._add([p for p, old in zip(partitions, olds, strict=True) if old is None or old[0] != member_id])
 
     @property
     def anything_is_lost(self) -> bool:
@@ -41,8 +41,17 @@ class Moves:
         self.gone += partitions
         self._add(partitions)
 
+    @property
+    def first(self) -> Sequence[TopicPartition]:
+        """Those that come first in order, one more than are listed where there are more."""
+        self._first = sorted(self._first + self._others)[: self._most]
+        self._others.clear()
+        return self._first
+
     def _add(self, moved: Iterable[TopicPartition]) -> None:
-        if len(self.first) == self._most:
-            last = self.first[-1]
+        if len(self._first) == self._most:
+            last = self._first[-1]
             moved = [partition for partition in moved if partition < last]
-        self.first = sorted([*self.first, *moved])[: self._most]
+        self._others += moved
+        if len(self._others) >= self._most:  # thousands of members may be given a few each
+            _ = self.first

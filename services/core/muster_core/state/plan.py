@@ -191,6 +191,8 @@ class Plan:
                     yield
         moves = Moves(before, most)
         for member_id in self._given:
+            if self._took(MEMBER_AS_TOPICS):
+                yield
             for some in batches(self._given[member_id]):
                 moves.give(member_id, some)
                 if self._took(len(some) // PARTITIONS_AS_TOPIC):
