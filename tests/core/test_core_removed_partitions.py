@@ -13,6 +13,7 @@ from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.features import NO_FEATURES
 from muster_core.position import Position
+from muster_core.protocol.topics import removed_partitions
 from muster_core.state.quarantine import Quarantine
 from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.v1 import coordinator_pb2
@@ -184,6 +185,62 @@ def test_nothing_of_it_happens_without_removed_partitions() -> None:
     acts.commit(cluster)
     hear(cluster, 6, 4)
     assert "partitions_removed" not in cluster.kinds()
+
+
+def test_a_removal_takes_what_some_groups_have_at_a_time_and_nobody_is_shown_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-32: what 20,000 groups had in a partition held the loop for 0.9 s."""
+    monkeypatch.setattr(removed_partitions, "_STEP_GROUPS", 2)
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    ids = [f"g{number}" for number in range(7)]
+    for group_id in ids:
+        acts.commit(cluster, group_id=group_id, partitions={0: 1, 1: 2})
+    hear(cluster, 6, 3, 1)
+    left, turns = 7, 0
+    while left:
+        assert [acts.fetch(cluster, one) for one in ids] == [{("t", 0): 1}] * 7
+        assert acts.commit(cluster, group_id="g6", partitions={1: 8}) == UNKNOWN_TOPIC
+        before, turns = left, turns + 1
+        left = sum([("t", 1) in cluster.shard.groups[one].offsets.table for one in ids])
+        assert before - left <= 2
+        cluster.advance(1)
+    assert turns > 7 // 2
+    assert notes(cluster) == [("t", [1])]
+
+
+def test_the_rest_of_a_removal_takes_nothing_of_a_later_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removed_partitions, "_STEP_GROUPS", 1)
+    cluster = acts.shard()
+    hear(cluster, 5, 3)
+    ids = [f"g{number}" for number in range(4)]
+    for group_id in ids:
+        acts.commit(cluster, group_id=group_id, partitions={1: 2})
+    hear(cluster, 6, 3, 1)
+    hear(cluster, 9, 3, deleted={"t": 8}, incarnation=9)
+    for group_id in ids:
+        assert acts.commit(cluster, group_id=group_id, partitions={1: 3}) == 0
+    cluster.advance(1_000)
+    assert [acts.fetch(cluster, one) for one in ids] == [{("t", 1): 3}] * 4
+
+
+def test_a_removal_that_was_not_carried_out_to_its_end_is_by_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(removed_partitions, "_STEP_GROUPS", 1)
+    before = acts.shard()
+    hear(before, 5, 3)
+    for group_id in "abc":
+        acts.commit(before, group_id=group_id, partitions={0: 1, 1: 2})
+    hear(before, 6, 3, 1)
+    after = before.reloaded()
+    assert sum([("t", 1) in group.offsets.table for group in after.shard.groups.values()]) == 2
+    hear(after, 6, 3, 1)
+    after.advance(1_000)
+    for each in (after, after.reloaded()):
+        assert [group.offsets.topics() for group in each.shard.groups.values()] == [{"t"}] * 3
+        assert not any(("t", 1) in group.offsets.table for group in each.shard.groups.values())
 
 
 class Unread(dict[Any, Any]):

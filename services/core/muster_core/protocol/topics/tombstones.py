@@ -51,9 +51,8 @@ def each_tombstone(
             if size_bytes >= _TOMBSTONE_BYTES:
                 yield from records
                 record = context.record()
-                record.offset_tombstone.CopyFrom(
-                    records_pb2.OffsetTombstone(group_id=group_id, reason=reason)
-                )
+                tombstone = record.offset_tombstone  # a deletion may make tens of thousands
+                tombstone.group_id, tombstone.reason = group_id, reason
                 records = [record]
                 size_bytes = 0
             size_bytes += utf8_bytes(topic) + _TOPIC_BYTES
