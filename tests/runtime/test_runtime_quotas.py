@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc, quotas_pb2, quotas_pb2_grpc
 from muster_runtime.errors import StartupError
+from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc._guard import _rationed
+from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.quotas import Connection, Quota, Quotas, QuotaSettings
+from muster_runtime.rpc.quotas import quotas as quotas_module
 from muster_runtime.rpc.quotas.bucket import Bucket
 from muster_runtime.rpc.quotas.party import BURST_S, CREATION_BURST_S, Party
 from muster_runtime.rpc.quotas.quotas import host_of
+from muster_runtime.rpc.quotas.servicer import QuotaServicer
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.unread import Cuts
@@ -303,6 +308,45 @@ async def test_who_is_at_rest_is_forgotten() -> None:
     clock.s += 1
     of.sweep()
     assert list(of.parties()) == []
+    of.close()
+
+
+async def test_callers_at_rest_are_forgotten_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIM-39: twenty thousand held the loop for a quarter of a second."""
+    monkeypatch.setattr(quotas_module, "_SWEEP_S", 0.0)
+    clock = Clock()
+    of = quotas(clock, calls_per_s=1)
+    callers = Callers(of)
+    for number in range(1_000):
+        await callers.begin(f"ipv4:10.0.{number >> 8}.{number & 255}:1")
+    await callers.end()
+    clock.s += 100
+    left = [len(list(of.parties()))]
+    while left[-1]:
+        await asyncio.sleep(0.001)
+        left.append(len(list(of.parties())))
+    assert max(before - after for before, after in pairwise(left)) <= 200
+    of.close()
+
+
+async def test_the_first_callers_of_many_are_shown_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    of = quotas(clock, calls_per_s=1)
+    for number in range(5_000):
+        of._party(f"host-{number}").taken[Quota.CALLS] = number * 7_919 % 5_000
+    rests = 0
+
+    async def rest(_: LoopShare) -> None:
+        nonlocal rests
+        rests += 1
+
+    monkeypatch.setattr(LoopShare, "rest", rest)
+    servicer = QuotaServicer(of, Access())
+    shown = await servicer.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(limit=50), None)
+    most = sorted(of.parties(), key=lambda one: -one.taken[Quota.CALLS])
+    assert [caller.name for caller in shown.callers] == [one.name for one in most[:50]]
+    assert shown.known == 5_000
+    assert rests >= 3
     of.close()
 
 
