@@ -22,7 +22,7 @@ from muster_protos.muster.v1.group_conversion_pb2 import (
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import TOLD_MAX, Access, AccessSettings
 from muster_runtime.rpc.access.trail import LISTED_MAX, Trail
-from muster_runtime.rpc.access.verbs import Kind
+from muster_runtime.rpc.access.verbs import Kind, Verb
 from muster_runtime.rpc.quotas import QuotaSettings
 from muster_runtime.rpc.quotas.party import CREATION_BURST_S
 from structlog.testing import capture_logs
@@ -647,3 +647,48 @@ async def test_thousands_of_topics_of_a_fetch_are_told_apart_some_at_a_time(tmp_
         codes = {topic.name: topic.partitions[0].error_code for topic in answers[0].groups[1].topics}
         assert codes == {topic.topic: NO_TOPIC * (topic.topic[0] == "u") for topic in group.topics}
         assert answers[0].groups[0].error_code == NO_GROUP
+
+
+async def test_thousands_of_topics_of_a_commit_are_told_apart_some_at_a_time(tmp_path: Path) -> None:
+    """LIM-68: of ten thousand half of which the caller may see it held the loop for 40 ms."""
+    file = tmp_path / "access.toml"
+    file.write_text(
+        '[[rule]]\nwho = ["*"]\nverbs = ["commit"]\ngroups = ["mine"]\n'
+        '[[rule]]\nwho = ["*"]\nverbs = ["describe"]\ntopics = ["t*"]\n'
+    )
+    access = Access(AccessSettings(file=file))
+    rights = Rights(access)
+    request = coordinator_pb2.OffsetCommitRequest(group_id="mine")
+    for number in range(3_000):
+        request.topics.add(name=f"{'tu'[number % 2]}{number}").partitions.add(partition=number, offset=1)
+    for name in ("t1", "u1"):
+        request.ends.add(name=name)
+    share = Rests()
+    with capture_logs() as lines:
+        verdict, at_once = await rights.judge_large(request, "h", share), rights.judge(request, "h")
+    assert verdict is not None
+    assert at_once is not None
+    assert isinstance(verdict.request, coordinator_pb2.OffsetCommitRequest)
+    assert verdict.request == at_once.request
+    assert [topic.name for topic in verdict.request.topics] == [f"t{n}" for n in range(0, 3_000, 2)]
+    assert [one.name for one in verdict.request.ends] == ["t1"]
+    assert share.number >= 6 + 3
+    assert len(lines) <= 2 * 2 * (TOLD_MAX + 1), "the trail names the first ones alone"
+    answers = list[Any]()
+    for one in (verdict, at_once):
+        answer = coordinator_pb2.OffsetCommitResponse()
+        for topic in verdict.request.topics:
+            answer.topics.add(name=topic.name).partitions.add(partition=topic.partitions[0].partition)
+        answers.append(one.complete(answer))
+    assert answers[0] == answers[1]
+    outcomes = [(topic.name, topic.partitions[0].partition) for topic in answers[0].topics]
+    assert outcomes == [(f"{'tu'[n % 2]}{n}", n) for n in range(3_000)]
+    codes = {topic.name: topic.partitions[0].error_code for topic in answers[0].topics}
+    assert codes == {name: NO_TOPIC * (name[0] == "u") for name in codes}
+    request.group_id = "yours"
+    verdict = await rights.judge_large(request, "h", share)
+    assert verdict is not None
+    assert verdict.request is None
+    refused: Any = verdict.complete(None)
+    assert refused.error_code == NO_GROUP
+    assert access.refused[Verb.COMMIT] == 1, "it counts once"

@@ -61,7 +61,7 @@ _OF_CONSEQUENCE = frozenset(
 
 _MEMBERS_KNOWN = 16_384
 _AT_ONCE = 500
-"""So many topics of an OffsetFetch are looked at, or refused, in a few milliseconds."""
+"""So many topics of a fetch or a commit are looked at, or refused, in a few milliseconds."""
 
 _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
 
@@ -138,11 +138,17 @@ class Rights:
 
     async def judge_large(self, request: GroupRequest, host: str, share: LoopShare) -> Verdict | None:
         """As `judge`, of a call that has its turn: thousands of topics are told apart some at a time."""
-        if not (self._access.on and isinstance(request, OffsetFetchRequest)):
+        if not (self._access.on and isinstance(request, OffsetFetchRequest | OffsetCommitRequest)):
             return self.judge(request, host)
         verdicts: list[Verdict | None] = []
-        need = _NEEDS[OffsetFetchRequest]
-        for _ in self._fetch_in_steps(current_identity().name, need, request, host, verdicts):
+        who, need = current_identity().name, _NEEDS[type(request)]
+        if isinstance(request, OffsetFetchRequest):
+            steps = self._fetch_in_steps(who, need, request, host, verdicts)
+        elif (refused := self._refused_group(who, need, request, host)) is not None:
+            return refused
+        else:
+            steps = self._commit_in_steps(who, request, host, verdicts)
+        for _ in steps:
             if share.taken_s > CUT_S:
                 await share.rest()
         return verdicts[0]
@@ -180,11 +186,17 @@ class Rights:
         of_several = self._of_several_groups.get(kind)
         if of_several is not None:
             return of_several(who, need, request, host)
-        if not self._access.allows(who, need.verb, need.kind, group_of(request), host):
-            answer = _refused(request, need)
-            return Verdict(None, lambda _: answer)
+        if (refused := self._refused_group(who, need, request, host)) is not None:
+            return refused
         of_topics = self._of_some_topics.get(kind)
         return None if of_topics is None else of_topics(who, request, host)
+
+    def _refused_group(self, who: str, need: Need, request: GroupRequest, host: str) -> Verdict | None:
+        """What becomes of a call about something that the caller has no right to; None: it has one."""
+        if self._access.allows(who, need.verb, need.kind, group_of(request), host):
+            return None
+        answer = _refused(request, need)
+        return Verdict(None, lambda _: answer)
 
     @property
     def version(self) -> int:
@@ -262,15 +274,28 @@ class Rights:
         return seen
 
     def _commit(self, who: str, request: OffsetCommitRequest, host: str) -> Verdict | None:
-        allowed = self._topics(who, [topic.name for topic in request.topics], host)
-        reported = self._topics(who, [topic.name for topic in request.ends], host)
+        verdicts: list[Verdict | None] = []
+        for _ in self._commit_in_steps(who, request, host, verdicts):
+            pass
+        return verdicts[0]
+
+    def _commit_in_steps(
+        self, who: str, request: OffsetCommitRequest, host: str, verdicts: list[Verdict | None]
+    ) -> Iterator[None]:
+        """Judges an OffsetCommit, as `_fetch_in_steps`."""
+        names = [topic_of(topic.name) for topic in request.topics]
+        allowed = yield from self._topics_in_steps(who, names, host)
+        names = [topic_of(topic.name) for topic in request.ends]
+        reported = yield from self._topics_in_steps(who, names, host)
         if all(allowed) and all(reported):
-            return None
-        refused = refusal(request, error_code.TOPIC_AUTHORIZATION_FAILED, 0)
+            verdicts.append(None)
+            return
+        refused: Any = refusal(OffsetCommitRequest(), error_code.TOPIC_AUTHORIZATION_FAILED, 0)
+        yield from _refuse(refused, [t for t, may in zip(request.topics, allowed, strict=True) if not may])
         part = OffsetCommitRequest()
         part.CopyFrom(request)
         _keep(part.ends, reported)  # ends have no outcome: those of other topics are left out
-        return Verdict(part, _whole) if all(allowed) else self._of_topics(part, refused, allowed)
+        verdicts.append(Verdict(part, _whole) if all(allowed) else self._of_topics(part, refused, allowed))
 
     def _subscribe(self, who: str, request: ConsumerGroupHeartbeatRequest, host: str) -> Verdict | None:
         """A member is assigned partitions, so it must be allowed to see their topics, as in Kafka.
@@ -320,14 +345,14 @@ class Rights:
         if all(allowed):
             return None
         refused = coordinator_pb2.OffsetDeleteResponse()
-        for topic in request.topics:
+        for topic in [topic for topic, may in zip(request.topics, allowed, strict=True) if not may]:
             outcomes = refused.topics.add(name=topic.topic).partitions
             for partition in topic.partitions:
                 outcomes.add(partition=partition, error_code=error_code.TOPIC_AUTHORIZATION_FAILED)
         return self._of_topics(request, refused, allowed)
 
     def _of_topics(self, request: Any, refused: Any, allowed: Sequence[bool]) -> Verdict:
-        """A call about some topics of a group: what becomes of the others is part of the answer."""
+        """A call about some topics of a group; what becomes of the others, which is part of the answer."""
         if not any(allowed):
             return Verdict(None, lambda _: refused)
         part = type(request)()
@@ -444,6 +469,21 @@ def _left_out(
     return left_out
 
 
+def _refuse(
+    refused: coordinator_pb2.OffsetCommitResponse, topics: Iterable[OffsetCommitRequest.Topic]
+) -> Iterator[None]:
+    """Adds what is answered of topics of a commit that the caller must not see; it yields after each step."""
+    number = 0
+    for topic in topics:
+        add = refused.topics.add(name=topic.name).partitions.add
+        for entry in topic.partitions:
+            outcome = add()  # as of an answer: quicker than with its fields
+            outcome.partition, outcome.error_code = entry.partition, error_code.TOPIC_AUTHORIZATION_FAILED
+            number += 1
+            if not number % _AT_ONCE:
+                yield
+
+
 @dataclass(frozen=True, slots=True)
 class _FetchedGroup:
     """A group of an OffsetFetch.
@@ -472,8 +512,8 @@ def _keep(topics: Any, allowed: Sequence[bool]) -> None:
 
 def _mix(whole: Any, answered: Any, refused: Sequence[Any], allowed: Sequence[bool]) -> None:
     """Fills a list with answers and refusals, in the order of the request."""
-    rest: Iterator[Any] = iter(answered)
-    parts = [next(rest) if may else refused[place] for place, may in enumerate(allowed)]
+    parts_of: tuple[Iterator[Any], Iterator[Any]] = iter(refused), iter(answered)
+    parts = [next(parts_of[may]) for may in allowed]
     del whole[:]
     whole.extend(parts)
 
