@@ -13,7 +13,12 @@ from muster_core.features import FEATURE_NAMES, lacking
 from muster_core.log.replay import Entry
 from muster_core.log.topics.topic_names import altered, names_of, number_of, stored_names
 from muster_core.log.topics.topic_zones import stored_form, zones_of
+from muster_core.numbered_messages import header
 from muster_core.position import NOWHERE, Position
+
+_TOPICS = metadata_pb2.TopicCatalog.TOPICS_FIELD_NUMBER
+_ZONES = discovery_pb2.Topic.ZONES_FIELD_NUMBER
+_NAMES = discovery_pb2.Topic.NAMES_FIELD_NUMBER
 
 MAX_TOPICS = 10_000
 MAX_DELETIONS = 2_000
@@ -228,7 +233,7 @@ class Topics:
     def to_proto(self) -> metadata_pb2.TopicCatalog:
         """All topics, by name, and what was removed."""
         topics = [
-            _serialized(name, topic) if topic.zones or topic.names else _plain(name, topic)
+            _with_parts(name, topic) if topic.zones or topic.names else _plain(name, topic)
             for name, topic in sorted(self.by_name.items())
         ]
         catalog = metadata_pb2.TopicCatalog.FromString(b"".join(topics))
@@ -334,6 +339,24 @@ def _serialized(name: str, topic: StoredTopic) -> bytes:
 
 _plain = lru_cache(maxsize=MAX_TOPICS)(_serialized)
 """Cached, since each change sends watchers the whole catalog; zones and names may be large, and are not."""
+
+
+def _with_parts(name: str, topic: StoredTopic) -> bytes:
+    """As `_serialized`; zones and names are put in as they are stored, without a look at them.
+
+    There may be 200,000 names, and each change of any topic sends all.
+    """
+    parts = [_plain_topic(name, topic.partitions, topic.incarnation)]
+    for field, stored in ((_ZONES, topic.zones), (_NAMES, topic.names)):
+        if stored:
+            parts += header(field, len(stored)), stored
+    return header(_TOPICS, sum(map(len, parts))) + b"".join(parts)
+
+
+@lru_cache(maxsize=MAX_TOPICS)
+def _plain_topic(name: str, partitions: int, incarnation: int) -> bytes:
+    topic = discovery_pb2.Topic(name=name, partitions=partitions, incarnation=incarnation)
+    return topic.SerializeToString()
 
 
 def refused(
