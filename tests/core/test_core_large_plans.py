@@ -13,10 +13,9 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core import error_code
-from muster_core.log.application import Application
+from muster_core.log import application
 from muster_core.position import Position
 from muster_core.protocol.membership import syncs
-from muster_core.state import group as groups
 from muster_core.state import moves
 from muster_core.state import plan as plans
 from muster_core.state.members import claims
@@ -254,7 +253,7 @@ def test_what_a_plan_moves_is_found_before_it_is_stored(monkeypatch: pytest.Monk
 
     cluster = acts.shard()
     leader, follower = acts.joined(cluster, "a", "b")
-    monkeypatch.setattr(Application, "_note_moves", found_late)
+    monkeypatch.setattr(application, "moves_between", found_late)
     shared_out(cluster, {"a": leader, "b": follower}, {"a": [("t", 0)], "b": [("t", 1)]})
     (entry,) = cluster.shard.groups["g"].history
     assert [(one.topic, one.partition) for one in entry.moves] == [("t", 0), ("t", 1)]
@@ -323,7 +322,7 @@ def test_what_was_handed_in_is_not_read_again_when_it_is_stored(monkeypatch: pyt
         read.append(some)
         return partitions_in(some)
 
-    monkeypatch.setattr(groups, "partitions_in", noted)
+    monkeypatch.setattr(application, "partitions_in", noted)
     cluster = acts.shard()
     (leader,) = acts.joined(cluster, "a")
     assert leader.sync({leader.member_id: given(0, 1)}).synced().assignment == given(0, 1)

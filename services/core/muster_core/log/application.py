@@ -1,13 +1,12 @@
 """What an acknowledged record does to the groups of a shard, live and in a replay alike."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from heapq import nsmallest
 from itertools import repeat
 from typing import Any
 
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2
+from muster_protos.muster.v1 import common_pb2, group_settings_pb2
 
 from muster_core.config import GroupConfig
 from muster_core.incremental import application as incremental
@@ -18,7 +17,6 @@ from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.log.reversion import check_reversion, revert
 from muster_core.position import NOWHERE, Position
-from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.group_table import GroupTable
@@ -26,9 +24,11 @@ from muster_core.state.history import GenerationEntry
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.claims import Claims
 from muster_core.state.members.member import Member
-from muster_core.state.published import TopicPartition
+from muster_core.state.moves import list_moves, moves_between
+from muster_core.state.published import TopicPartition, partitions_in
 
 _NOBODY = ("", None)
+_FEW = 6
 _OF_OFFSETS = frozenset({"offset_committed", "offset_tombstone", "group_tombstone"})
 
 
@@ -200,16 +200,21 @@ class Application:
     ) -> None:
         group = self._groups[record.group_id]
         owners: dict[TopicPartition, tuple[str, Position]] = {}
+        planned = group.planned
         for entry in record.members[:]:
-            member_id, assignment, kept_tokens = entry.member_id, entry.assignment, entry.kept_tokens or ()
+            member_id, assignment = entry.member_id, entry.assignment
             member = group.members[member_id]
             member.token = position
-            group.assign(member, assignment, kept_tokens)
-            owner = member_id, position
-            owners.update(zip(group.partitions_given(member_id, assignment), repeat(owner)))
-            if (known := group.kept_by_plan(member_id, assignment)) is not None:
+            handed_in = None if planned is None else planned.handed_to(member_id, assignment)
+            if handed_in is not None:
+                given, known = handed_in
+                group.assign(member, assignment, entry.kept_tokens if known else ())
+                _give(owners, given, (member_id, position))
                 owners.update(known)
                 continue
+            kept_tokens = entry.kept_tokens or ()
+            group.assign(member, assignment, kept_tokens)
+            _give(owners, partitions_in(assignment), (member_id, position))
             since: dict[tuple[int, int], tuple[str, Position]] = {}  # many partitions have few tokens
             for kept in kept_tokens:
                 partition = kept.topic, kept.partition
@@ -219,13 +224,13 @@ class Application:
                     owners[partition] = since.get(place) or since.setdefault(
                         place, (member_id, Position(*place))
                     )
-        moves = None if group.planned is None else group.planned.moves
+        moves = None if planned is None else planned.moves
         if group.history:
             with group.history.adding() as latest:
-                if moves is None:
-                    self._note_moves(latest, wall_ms, group.owners, owners)
-                else:
-                    self._list_moves(latest, wall_ms, moves.first, group.owners, owners)
+                most = self._config.history_moves
+                moved = moves_between(group.owners, owners, most) if moves is None else moves.first
+                latest.assigned_at_ms = wall_ms
+                list_moves(latest, moved, group.owners, owners, most)
         group.owners = owners
         if moves is None:
             group.ends.keep_only(owners)
@@ -239,48 +244,6 @@ class Application:
         group.assigned_generation, group.reverted = record.generation, False
         group.become(GroupState.STABLE, wall_ms)
         group.weigh()
-
-    def _note_moves(
-        self,
-        entry: GenerationEntry,
-        wall_ms: int,
-        before: dict[TopicPartition, tuple[str, Position]],
-        after: dict[TopicPartition, tuple[str, Position]],
-    ) -> None:
-        # There may be two hundred thousand, and to look one up takes longer than all else here.
-        olds = list(map(before.get, after))
-        moved = [
-            p for (p, new), old in zip(after.items(), olds, strict=True) if old is None or old[0] != new[0]
-        ]
-        if len(olds) - olds.count(None) < len(before):
-            moved += [p for p in before if p not in after]
-        first = nsmallest(self._config.history_moves + 1, moved)
-        self._list_moves(entry, wall_ms, first, before, after)
-
-    def _list_moves(
-        self,
-        entry: GenerationEntry,
-        wall_ms: int,
-        moved: Sequence[TopicPartition],
-        before: Mapping[TopicPartition, tuple[str, Position]],
-        after: Mapping[TopicPartition, tuple[str, Position]],
-    ) -> None:
-        """Lists partitions that have moved, of which the last one may say only that there are more."""
-        entry.assigned_at_ms = wall_ms
-        size_bytes = 0
-        for partition in moved:
-            giver, taker = before.get(partition, _NOBODY)[0], after.get(partition, _NOBODY)[0]
-            names_bytes = utf8_bytes(partition[0] + giver + taker)
-            size_bytes += names_bytes
-            if len(entry.moves) == self._config.history_moves or size_bytes > RECORD_PART_BYTES:
-                entry.moves_truncated = True
-                return
-            entry.add_move(
-                coordinator_pb2.GroupHistoryResponse.Move(
-                    topic=partition[0], partition=partition[1], from_member_id=giver, to_member_id=taker
-                ),
-                names_bytes,
-            )
 
     def _incremental(self, kind: str, position: Position, wall_ms: int, record: Any) -> None:
         group = self.group(record.group_id, wall_ms)
@@ -338,7 +301,9 @@ class Application:
             of_member = (member_id, NOWHERE)
             before.update(dict.fromkeys(named_in([one for one in loses if one.topic <= last]), of_member))
             after.update(dict.fromkeys(named_in([one for one in gets if one.topic <= last]), of_member))
-        self._note_moves(entry, wall_ms, before, after)
+        entry.assigned_at_ms = wall_ms
+        most = self._config.history_moves
+        list_moves(entry, moves_between(before, after, most), before, after, most)
 
     def _group_converted(
         self, position: Position, wall_ms: int, record: incremental_pb2.GroupConverted
@@ -499,6 +464,18 @@ class Application:
         if member is not None:
             self._on_gone(group, member)
             group.remove(member_id)
+
+
+def _give(
+    owners: dict[TopicPartition, tuple[str, Position]],
+    partitions: Sequence[TopicPartition],
+    owner: tuple[str, Position],
+) -> None:
+    if len(partitions) > _FEW:
+        owners.update(zip(partitions, repeat(owner)))
+    else:
+        for partition in partitions:  # half the time: thousands of members have a few each
+            owners[partition] = owner
 
 
 def _alone(cause: common_pb2.RebalanceCause) -> common_pb2.RebalanceCause:

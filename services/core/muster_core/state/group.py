@@ -1,6 +1,6 @@
 """A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -32,7 +32,7 @@ from muster_core.state.members.protocols import Protocols, Supporters
 from muster_core.state.offsets.offset_store import OffsetStore
 from muster_core.state.offsets.reported_ends import ReportedEnds
 from muster_core.state.plan import Plan
-from muster_core.state.published import TopicPartition, partitions_in, topics_in
+from muster_core.state.published import TopicPartition, topics_in
 from muster_core.waiting.timing_wheel import Timer
 
 CONSUMER = "consumer"
@@ -394,22 +394,6 @@ class Group:
         self._assigned_bytes += COPIES * (len(assignment) - len(member.assignment))
         self._assigned_bytes += KEPT_TOKEN_BYTES * (len(kept_tokens) - len(member.kept_tokens))
         member.assignment, member.kept_tokens = assignment, kept_tokens
-
-    def partitions_given(self, member_id: str, assignment: bytes) -> Sequence[TopicPartition]:
-        """The partitions of an assignment; of the one that was handed in they were read by then."""
-        planned = self.planned
-        if planned is not None and planned.assignments.get(member_id) == assignment:
-            return planned.given(member_id)
-        return partitions_in(assignment)
-
-    def kept_by_plan(
-        self, member_id: str, assignment: bytes
-    ) -> Mapping[TopicPartition, tuple[str, Position]] | None:
-        """What a member keeps, of the assignment that was handed in; None: it is another one."""
-        planned = self.planned
-        if planned is not None and planned.assignments.get(member_id, b"") == assignment:
-            return planned.kept.get(member_id)
-        return None
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""

@@ -27,6 +27,8 @@ AT_ONCE = 4_000
 _READ_TOPICS = 1_000
 """So many topics are."""
 
+_NOTHING: Mapping[TopicPartition, tuple[str, Position]] = {}
+
 
 class Plan:
     """The assignments of a generation.
@@ -135,6 +137,14 @@ class Plan:
     def given(self, member_id: str) -> Sequence[TopicPartition]:
         """The partitions that a member is given; none where its bytes are foreign."""
         return self._given.get(member_id, ())
+
+    def handed_to(
+        self, member_id: str, assignment: bytes
+    ) -> tuple[Sequence[TopicPartition], Mapping[TopicPartition, tuple[str, Position]]] | None:
+        """What a member is given, and what of it it keeps; None: it was handed other bytes in."""
+        if self.assignments.get(member_id, b"") != assignment:
+            return None
+        return self._given.get(member_id, ()), self.kept.get(member_id, _NOTHING)
 
     def topics_of(self, member_id: str) -> Sequence[TopicNumbers]:
         """The same by topic, as the bytes have it: one may be there several times."""
