@@ -32,6 +32,7 @@ IN_MEMORY_ONLY = {
     "_record",
     "_topics_of",
     "_owned",
+    "_owned_topics",
     "_peopled",
     "__weakref__",
     "line",

@@ -3,6 +3,7 @@
 from collections.abc import Collection, ItemsView, Iterator, Mapping, MutableMapping, Set, ValuesView
 from dataclasses import replace
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from muster_core import error_code
@@ -217,8 +218,9 @@ class IncrementalGroup:
 
     def renew(self, topics: Collection[str], position: Position) -> None:
         """Topics were deleted: what members have of them is not of a later topic of the name (INC-50)."""
-        owned = {topic for topic, _ in self.owners}
-        for member in tuple(self.members.values()):  # whoever owes something now keeps its epoch (INC-19)
+        owned = {*topics, *self.renewed}.intersection(map(itemgetter(0), self.owners))
+        for member in () if owned.isdisjoint(topics) else tuple(self.members.values()):
+            # Whoever owes something now keeps its epoch (INC-19).
             if member.told.on_session and any(topic in topics for topic, _ in member.held):
                 self.members[member.member_id] = replace(member, epoch=self.epoch_of(member))
         before = {topic: at for topic, at in self.renewed.items() if topic in owned}

@@ -439,9 +439,10 @@ class Application:
             self.incarnations[one.name] = one.incarnation
         if topics:
             for group in self._groups.peopled():
-                group.renew(topics)
                 if group.incremental is not None:
                     group.incremental.renew(topics, position)
+                else:
+                    group.renew(topics)
 
     def _partitions_removed(self, _: Position, __: int, record: records_pb2.PartitionsRemoved) -> None:
         for entry in record.topics:

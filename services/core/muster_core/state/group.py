@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from operator import itemgetter
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -40,6 +41,7 @@ CONSUMER = "consumer"
 
 _NOBODY = ("", None)
 _NO_TOPICS = frozenset[str]()
+_NO_OWNED_TOPICS = (None, frozenset[str]())
 _NONE_OWNED: tuple[object, dict[str, list[TopicPartition]]] = (None, {})
 
 
@@ -91,6 +93,7 @@ class Group:
         "_ids",
         "_own_bytes",
         "_owned",
+        "_owned_topics",
         "_parked_joins",
         "_peopled",
         "_size_bytes",
@@ -144,6 +147,7 @@ class Group:
         self.unfinished: common_pb2.RebalanceCause | None = None
         self.owners: dict[TopicPartition, tuple[str, Position]] = {}
         self._owned = _NONE_OWNED
+        self._owned_topics: tuple[object, frozenset[str]] = _NO_OWNED_TOPICS
         self.renewed_topics = _NO_TOPICS
         self.subscribed_topics: frozenset[str] | None = _NO_TOPICS
         self.offsets = OffsetStore()
@@ -202,6 +206,8 @@ class Group:
         self._list()
         if self._owned[0] is not self.owners:
             self._owned = _NONE_OWNED  # what members owned by a plan before counts nowhere: megabytes
+        if self._owned_topics[0] is not self.owners:
+            self._owned_topics = _NO_OWNED_TOPICS
         if self._holdings is None:
             return
         held_bytes = self.weight_bytes
@@ -241,11 +247,19 @@ class Group:
         """About what its assignment takes in memory."""
         return self._assigned_bytes + OWNED_PARTITION_BYTES * len(self.owners)
 
+    def owned_of(self, topics: frozenset[str]) -> frozenset[str]:
+        """Those of some topics of which members own something, of two hundred thousand partitions perhaps."""
+        if self.incremental is not None:
+            return topics.intersection(map(itemgetter(0), self.incremental.owners))
+        if self._owned_topics[0] is not self.owners:  # `hand_on` changes who owns them alone
+            self._owned_topics = self.owners, frozenset(map(itemgetter(0), self.owners))
+        return topics & self._owned_topics[1]
+
     def renew(self, topics: frozenset[str]) -> bool:
         """Topics were deleted; whether members own anything of them, or have yet to release it."""
+        owned = self.owned_of(topics)
         if self.incremental is not None:
-            return not topics.isdisjoint(topic for topic, _ in self.incremental.owners)
-        owned = topics & {topic for topic, _ in self.owners}
+            return bool(owned)
         if not topics.isdisjoint(self.subscribed_topics or topics):
             owned |= topics & topics_claimed(self.members.values())
         self.renewed_topics |= owned

@@ -1,7 +1,7 @@
 """Removals of partitions, carried out in the groups of a shard."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from muster_protos.limits import PARKED_PREFIX
@@ -130,12 +130,12 @@ class RemovedPartitions:
         in_log = self._context.application.removed
         record = self._context.record()
         record.critical = True
-        for topic in sorted(self._known(removed.keys())):
+        for topic in sorted(self._known(frozenset(removed))):
             if numbers := removed[topic] - in_log.get(topic, frozenset()):
                 record.partitions_removed.topics.add(topic=topic, partitions=sorted(numbers))
         return record if record.partitions_removed.topics else None
 
-    def _known(self, topics: Set[str]) -> Set[str]:
+    def _known(self, topics: frozenset[str]) -> set[str]:
         """Those of some topics that groups subscribe to, own something of, or have offsets in."""
         groups, held = self._context.groups, self._context.held.values()
         by_name = groups.by_name
@@ -144,10 +144,9 @@ class RemovedPartitions:
             if len(known) == len(topics):
                 break
             known |= topics & (group.subscribed_topics or frozenset())
-            known.update(topic for topic, _ in group.owners if topic in topics)
+            known |= group.owned_of(topics)
             if group.incremental is not None:
                 known |= topics & subscribed_topics(group.incremental)
-                known.update(topic for topic, _ in group.incremental.owners if topic in topics)
         for group in held:
             known |= topics & group.offsets.topics()
         return known
