@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -53,6 +54,19 @@ async def raw(
         return grpc.StatusCode.OK, await call(body, timeout=timeout_s, metadata=list(metadata)), ""
     except grpc.aio.AioRpcError as error:
         return error.code(), b"", error.details() or ""
+
+
+async def raw_when_admitted(
+    channel: grpc.aio.Channel, method: str, body: bytes, *, timeout_s: float = 10.0, patience_s: float = 60.0
+) -> tuple[grpc.StatusCode, bytes, str]:
+    """As `raw`, again and again until no quota refuses it: what was answered before counts there."""
+    ends_s = time.monotonic() + patience_s
+    while True:
+        status, answer, text = await raw(channel, method, body, timeout_s=timeout_s)
+        is_refused = status is grpc.StatusCode.RESOURCE_EXHAUSTED and "MUSTER_QUOTA" in text
+        if not is_refused or time.monotonic() > ends_s:
+            return status, answer, text
+        await asyncio.sleep(0.1)
 
 
 async def admitted(ask: Callable[[], Awaitable[R]], patience_s: float = 30.0) -> R:
@@ -163,7 +177,7 @@ async def stored_offset(owner: str, group_id: str) -> int:
         groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)]
     )
     async with connection(owner) as channel:
-        answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
+        answer = await admitted(partial(groups_stub(channel).OffsetFetch, request, timeout=10))
     topics = answer.groups[0].topics
     return int(topics[0].partitions[0].offset) if topics else -1
 

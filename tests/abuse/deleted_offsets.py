@@ -72,7 +72,7 @@ async def page(stub: Any, group: str) -> list[int]:
     """Partitions of the first page of a group's offsets."""
     request = coordinator_pb2.OffsetFetchRequest()
     request.groups.add(group_id=group, limit=PAGE)
-    found = (await stub.OffsetFetch(request, timeout=60)).groups[0]
+    found = (await admitted(partial(stub.OffsetFetch, request, timeout=60))).groups[0]
     return [one.partition for topic in found.topics for one in topic.partitions]
 
 

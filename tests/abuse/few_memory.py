@@ -14,10 +14,11 @@ import resource
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import grpc
-from abuse.caller import commit, connection, groups_stub
+from abuse.caller import admitted, commit, connection, groups_stub
 from abuse.lab import Lab, Target, find
 from kit.programs import Broken, report, run
 from kit.waiting import until
@@ -110,7 +111,8 @@ async def number_stored(servers: str, group: str) -> int:
 
     async def page() -> pb.OffsetFetchResponse.Group | None:
         async with connection(await find(servers, group)) as channel:
-            answer = (await groups_stub(channel).OffsetFetch(request, timeout=30)).groups[0]
+            fetched = await admitted(partial(groups_stub(channel).OffsetFetch, request, timeout=30))
+            answer = fetched.groups[0]
         return None if answer.error_code else answer
 
     while True:

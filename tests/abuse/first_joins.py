@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import grpc
-from abuse.caller import connection, groups_stub, join
+from abuse.caller import admitted, connection, groups_stub, join
 from abuse.lab import Lab, Target, stage
 from abuse.session import Session
 from kit.programs import Broken
@@ -46,7 +46,8 @@ async def flood(target: Target, *, ending: str = "", **fields: object) -> str:
 
 async def flooded(channel: grpc.aio.Channel) -> int:
     """How many groups of the flood a coordinator has."""
-    answer = await groups_stub(channel).ListGroups(coordinator_pb2.ListGroupsRequest(), timeout=10)
+    whole = coordinator_pb2.ListGroupsRequest()
+    answer = await admitted(partial(groups_stub(channel).ListGroups, whole, timeout=10))
     return sum(group.group_id.startswith(PREFIX) for group in answer.groups)
 
 

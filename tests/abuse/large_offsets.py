@@ -7,7 +7,7 @@ the commits nor the fetches keep W from its work.
 import time
 
 import grpc
-from abuse.caller import GROUPS, commit, connection, groups_stub, raw
+from abuse.caller import GROUPS, commit, connection, groups_stub, raw_when_admitted
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import coordinator_pb2
@@ -46,13 +46,13 @@ async def fetch_whole(channel: grpc.aio.Channel, long: str, many: str) -> str:
     refused = answered = 0
     ends_s = time.monotonic() + FETCHED_S
     while time.monotonic() < ends_s:
-        status, _, text = await raw(
+        status, _, text = await raw_when_admitted(
             channel, GROUPS + "OffsetFetch", asks(long).SerializeToString(), timeout_s=60
         )
         if status is not grpc.StatusCode.INVALID_ARGUMENT or "bytes" not in text:
             raise Broken(f"40 MB of offsets were answered {status.name} {text!r}")
         refused += 1
-        status, body, text = await raw(
+        status, body, text = await raw_when_admitted(
             channel, GROUPS + "OffsetFetch", asks(many).SerializeToString(), timeout_s=60
         )
         if status is not grpc.StatusCode.OK:
@@ -70,7 +70,7 @@ async def pages(channel: grpc.aio.Channel, group_id: str) -> list[int]:
     request = asks(group_id)
     request.groups[0].limit = PAGE
     while True:
-        status, body, text = await raw(
+        status, body, text = await raw_when_admitted(
             channel, GROUPS + "OffsetFetch", request.SerializeToString(), timeout_s=60
         )
         if status is not grpc.StatusCode.OK:

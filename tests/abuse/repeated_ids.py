@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 import grpc
-from abuse.caller import GROUPS, commit, connection, groups_stub, join, raw
+from abuse.caller import GROUPS, commit, connection, groups_stub, join, raw_when_admitted
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import coordinator_pb2
@@ -84,7 +84,10 @@ async def attack(target: Target) -> str:
         said = []
         for what, (method, request) in requests.items():
             answers = await asyncio.gather(
-                *(raw(channel, GROUPS + method, request.SerializeToString(), timeout_s=60) for _ in range(10))
+                *(
+                    raw_when_admitted(channel, GROUPS + method, request.SerializeToString(), timeout_s=60)
+                    for _ in range(10)
+                )
             )
             for status, body, text in answers:
                 if status is not grpc.StatusCode.INVALID_ARGUMENT or "group" not in text:
