@@ -1,7 +1,7 @@
 """Which calls of the group protocol a caller may make, and what of them."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 from weakref import ref
@@ -11,7 +11,7 @@ from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse, group_of
 from muster_core.protocol.responses import refusal
 from muster_protos.limits import topic_of
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -19,7 +19,6 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -33,11 +32,19 @@ from muster_protos.muster.v1.incremental_pb2 import (
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import Need, need_of
-from muster_runtime.rpc.access.trail import LISTED_MAX
 from muster_runtime.rpc.access.verbs import Kind, Verb
 from muster_runtime.rpc.identity import current_identity
 
-from muster_coordinator.api.named import spans_of
+from muster_coordinator.api.outcomes import outcomes_of
+from muster_coordinator.api.refused_topics import (
+    AT_ONCE,
+    FetchedGroup,
+    keep,
+    mix,
+    put_in,
+    refuse_of_commit,
+    refuse_of_fetch,
+)
 from muster_coordinator.api.steps import CUT_S
 
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["GroupCoordinatorService"]
@@ -60,8 +67,6 @@ _OF_CONSEQUENCE = frozenset(
 """Calls that end, take or change what others have: an operator answers for them. A member's leave is none."""
 
 _MEMBERS_KNOWN = 16_384
-_AT_ONCE = 500
-"""So many topics of a fetch or a commit are looked at, or refused, in a few milliseconds."""
 
 _NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
 
@@ -265,8 +270,8 @@ class Rights:
     ) -> Generator[None, None, list[bool]]:
         """As `_topics`, for names of topics without what tells one from those before it."""
         seen: list[bool] = []
-        for begin in range(0, len(names), _AT_ONCE):
-            some = names[begin : begin + _AT_ONCE]
+        for begin in range(0, len(names), AT_ONCE):
+            some = names[begin : begin + AT_ONCE]
             seen += self._access.may_each(who, Verb.DESCRIBE, Kind.TOPIC, some)
             yield
         unseen = [name for name, is_seen in zip(names, seen, strict=True) if not is_seen]
@@ -291,10 +296,12 @@ class Rights:
             verdicts.append(None)
             return
         refused: Any = refusal(OffsetCommitRequest(), error_code.TOPIC_AUTHORIZATION_FAILED, 0)
-        yield from _refuse(refused, [t for t, may in zip(request.topics, allowed, strict=True) if not may])
+        yield from refuse_of_commit(
+            refused, [t for t, may in zip(request.topics, allowed, strict=True) if not may]
+        )
         part = OffsetCommitRequest()
         part.CopyFrom(request)
-        _keep(part.ends, reported)  # ends have no outcome: those of other topics are left out
+        keep(part.ends, reported)  # ends have no outcome: those of other topics are left out
         verdicts.append(Verdict(part, _whole) if all(allowed) else self._of_topics(part, refused, allowed))
 
     def _subscribe(self, who: str, request: ConsumerGroupHeartbeatRequest, host: str) -> Verdict | None:
@@ -357,14 +364,14 @@ class Rights:
             return Verdict(None, lambda _: refused)
         part = type(request)()
         part.CopyFrom(request)
-        _keep(part.topics, allowed)
+        keep(part.topics, allowed)
 
         def complete(answer: Any) -> Any:
             if not answer.topics:  # an error of the whole call
                 return answer
             whole = type(answer)()
             whole.CopyFrom(answer)
-            _mix(whole.topics, answer.topics, refused.topics, allowed)
+            mix(whole.topics, answer.topics, refused.topics, allowed)
             return whole
 
         return Verdict(part, complete)
@@ -388,9 +395,9 @@ class Rights:
 
         def complete(answer: Any) -> Any:
             if isinstance(request, DeleteGroupsRequest):
-                _put_in(answer.results, refused.results, allowed)
+                put_in(answer.results, refused.results, allowed)
             else:
-                _put_in(answer.groups, refused.groups, allowed)
+                put_in(answer.groups, refused.groups, allowed)
             return answer
 
         return Verdict(part, complete)
@@ -413,24 +420,24 @@ class Rights:
         hidden = [group for group, may in zip(request.groups, may_read, strict=True) if not may]
         refused: Any = _refused(OffsetFetchRequest(groups=hidden), need) if hidden else request
         refusals = iter(refused.groups)
-        groups: list[_FetchedGroup] = []
+        groups: list[FetchedGroup] = []
         part = OffsetFetchRequest()
         for group, may in zip(request.groups, may_read, strict=True):
             if not may:
-                groups.append(_FetchedGroup(next(refusals), is_asked=False))
+                groups.append(FetchedGroup(next(refusals), is_asked=False))
                 continue
             allowed = list(islice(sees, len(group.topics)))
             if all(allowed):
-                groups.append(_FetchedGroup(is_asked=True))
+                groups.append(FetchedGroup(is_asked=True))
                 part.groups.append(group)
                 continue
-            left_out = yield from _left_out(group)
+            left_out = yield from refuse_of_fetch(group)
             # Of a group of which no topic may be asked for, nothing is: without topics it would be all.
             is_asked = any(allowed)
-            groups.append(_FetchedGroup(left_out, is_asked, allowed))
+            groups.append(FetchedGroup(left_out, is_asked, allowed))
             if is_asked:
                 part.groups.append(group)
-                _keep(part.groups[-1].topics, allowed)
+                keep(part.groups[-1].topics, allowed)
             yield
         if all(group.refused is None for group in groups):
             verdicts.append(None)
@@ -448,83 +455,6 @@ class Rights:
         verdicts.append(Verdict(part if part.groups else None, complete))
 
 
-def _left_out(
-    group: OffsetFetchRequest.Group,
-) -> Generator[None, None, OffsetFetchResponse.Group]:
-    """What is answered of a group's topics that the caller must not see; it stops after each step."""
-    left_out, number = OffsetFetchResponse.Group(group_id=group.group_id), 0
-    for topic in group.topics:
-        outcomes = left_out.topics.add(name=topic.topic).partitions
-        for partition in topic.partitions or (None,):
-            if partition is not None:
-                outcomes.add(
-                    partition=partition,
-                    offset=-1,
-                    leader_epoch=-1,
-                    error_code=error_code.TOPIC_AUTHORIZATION_FAILED,
-                )
-            number += 1
-            if not number % _AT_ONCE:
-                yield
-    return left_out
-
-
-def _refuse(
-    refused: coordinator_pb2.OffsetCommitResponse, topics: Iterable[OffsetCommitRequest.Topic]
-) -> Iterator[None]:
-    """Adds what is answered of topics of a commit that the caller must not see; it yields after each step."""
-    number = 0
-    for topic in topics:
-        add = refused.topics.add(name=topic.name).partitions.add
-        for entry in topic.partitions:
-            outcome = add()  # as of an answer: quicker than with its fields
-            outcome.partition, outcome.error_code = entry.partition, error_code.TOPIC_AUTHORIZATION_FAILED
-            number += 1
-            if not number % _AT_ONCE:
-                yield
-
-
-@dataclass(frozen=True, slots=True)
-class _FetchedGroup:
-    """A group of an OffsetFetch.
-
-    Attributes:
-        refused: the answer for what of it is refused; None: nothing is.
-        is_asked: whether anything of it is asked for.
-        allowed: which of its topics are.
-    """
-
-    refused: OffsetFetchResponse.Group | None = None
-    is_asked: bool = True
-    allowed: Sequence[bool] = field(default_factory=tuple)
-
-    def complete(self, answer: OffsetFetchResponse.Group) -> None:
-        """Puts what is refused into the answer to what was asked."""
-        if self.refused is not None and not answer.error_code:
-            _put_in(answer.topics, self.refused.topics, self.allowed)
-
-
-def _keep(topics: Any, allowed: Sequence[bool]) -> None:
-    for place in range(len(allowed) - 1, -1, -1):
-        if not allowed[place]:
-            del topics[place]
-
-
-def _mix(whole: Any, answered: Any, refused: Sequence[Any], allowed: Sequence[bool]) -> None:
-    """Fills a list with answers and refusals, in the order of the request."""
-    parts_of: tuple[Iterator[Any], Iterator[Any]] = iter(refused), iter(answered)
-    parts = [next(parts_of[may]) for may in allowed]
-    del whole[:]
-    whole.extend(parts)
-
-
-def _put_in(answered: Any, refused: Sequence[Any], allowed: Sequence[bool]) -> None:
-    """Puts refusals among answers, in the order of the request: to copy megabytes of them takes long."""
-    for place, may in enumerate(allowed):
-        if not may:
-            answered.insert(place, refused[place])
-
-
 def _topics_of(member: ConsumerGroupDescribeResponse.Member) -> set[str]:
     """What it names, has, is to give back and should have."""
     names = set(member.topics)
@@ -539,48 +469,3 @@ def _whole(answer: GroupResponse | None) -> GroupResponse:
 
 def _refused(request: GroupRequest, need: Need) -> GroupResponse:
     return refusal(request, error_code.GROUP_AUTHORIZATION_FAILED, 0, _NO_RIGHT.format(verb=need.verb))
-
-
-def outcomes_of(request: GroupRequest, answer: Any) -> tuple[list[str], dict[str, str]]:
-    """What a call of consequence was about, and what of it was not done, with the name of the error."""
-    match request:
-        case DeleteGroupsRequest():
-            codes = {f"group:{result.group_id}": result.error_code for result in answer.results}
-        case LeaveGroupRequest():
-            codes = _left(request.group_id, answer) or {f"group:{request.group_id}": answer.error_code}
-        case OffsetDeleteRequest():
-            codes = _removed_offsets(request, answer) or {f"group:{request.group_id}": answer.error_code}
-        case _:
-            codes = {f"group:{group_of(request)}": answer.error_code}
-    return list(codes), {what: common_pb2.ErrorCode.Name(code) for what, code in codes.items() if code}
-
-
-def _left(
-    group_id: str, answer: coordinator_pb2.LeaveGroupResponse
-) -> dict[str, common_pb2.ErrorCode.ValueType]:
-    """By member; one that is named as an id and as an instance id is out if either was so."""
-    codes: dict[str, common_pb2.ErrorCode.ValueType] = {}
-    for one in answer.members:
-        what = f"member:{group_id}/{one.member_id or one.group_instance_id}"
-        if codes.get(what) != error_code.NONE:
-            codes[what] = one.error_code
-    return codes
-
-
-def _removed_offsets(
-    request: OffsetDeleteRequest, answer: OffsetDeleteResponse
-) -> dict[str, common_pb2.ErrorCode.ValueType]:
-    """By topic, whose partitions have one outcome: ten thousand names would fill the disk, and take long."""
-    outcomes = [
-        (asked, topic.partitions[0].error_code)
-        for asked, topic in zip(request.topics, answer.topics, strict=False)
-        if topic.partitions
-    ]
-    of_group = f"offsets:{request.group_id}/"
-    codes = {
-        f"{of_group}{asked.topic}/{spans_of(asked.partitions)}": code
-        for asked, code in outcomes[: LISTED_MAX - 1]
-    }
-    if rest := [code for _, code in outcomes[LISTED_MAX - 1 :]]:
-        codes[f"{of_group}… ({len(rest):,} topics)"] = max(rest)
-    return codes
