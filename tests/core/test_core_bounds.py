@@ -60,7 +60,7 @@ def with_many_offsets(commits: int, config: GroupConfig = WHOLE_APPENDS) -> Virt
     cluster = VirtualShard(config)
     for number in range(commits):
         names = [f"{number}-{index}-".ljust(249, WIDE) for index in range(10_000)]
-        answer = cluster.ask(commit_from_outside(names))
+        answer = cluster.ask_in_turns(commit_from_outside(names))
         assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
         assert {topic.partitions[0].error_code for topic in answer.topics} == {error_code.NONE}
     return cluster
@@ -119,7 +119,7 @@ def test_offsets_that_expire_together_go_some_at_a_time() -> None:
             del request.topics[0].partitions[:]
             for number in range(first, first + 10_000):
                 request.topics[0].partitions.add(partition=number, offset=7)
-            cluster.ask(request)
+            cluster.ask_in_turns(request)
     cluster.auto_ack = False
     begun_ms = cluster.now_ms
     turns: list[int] = []
@@ -143,7 +143,7 @@ def test_a_search_for_expired_offsets_ends_with_the_trust_in_the_clock_and_misse
 ):
     cluster = VirtualShard(GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=60_000))
     for first in range(3):
-        cluster.ask(commit_from_outside([f"t{first}"], partitions=10_000))
+        cluster.ask_in_turns(commit_from_outside([f"t{first}"], partitions=10_000))
     while not tombstones(cluster):
         cluster.advance(1)
     cluster.wall_trusted = False
@@ -220,7 +220,7 @@ def test_the_records_of_a_removal_of_many_topics_are_made_some_at_a_time(
 ) -> None:
     cluster = VirtualShard()
     names = [f"topic-{number}" for number in range(6_000)]
-    cluster.ask(commit_from_outside(names))
+    cluster.ask_in_turns(commit_from_outside(names))
     made_at: list[int] = []
 
     def noted(*arguments: Any) -> Iterator[records_pb2.Record]:
@@ -243,7 +243,7 @@ def test_the_records_of_a_removal_of_many_topics_are_made_some_at_a_time(
 @pytest.mark.parametrize("how", ["given up", "suspended", "slow"])
 def test_a_removal_that_ends_while_it_looks_around_removes_nothing_and_holds_up_nobody(how: str) -> None:
     cluster = VirtualShard()
-    cluster.ask(commit_from_outside(["t"], partitions=10_000))
+    cluster.ask_in_turns(commit_from_outside(["t"], partitions=10_000))
     everything = all_offsets(cluster)
     topics = [common_pb2.TopicPartitions(topic="t", partitions=range(10_000))]
     call = cluster.send(coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics))
@@ -273,7 +273,7 @@ def test_a_removal_that_ends_while_it_looks_around_removes_nothing_and_holds_up_
 def test_offsets_that_a_call_removes_go_some_at_a_time_and_nobody_sees_half_of_that() -> None:
     cluster = VirtualShard()
     for topic in ("kept", "t"):
-        cluster.ask(commit_from_outside([topic], partitions=10_000))
+        cluster.ask_in_turns(commit_from_outside([topic], partitions=10_000))
     offsets = cluster.shard.groups["g"].offsets
     cluster.auto_ack = False
     topics = [common_pb2.TopicPartitions(topic="t", partitions=range(1, 10_000))]
@@ -408,7 +408,7 @@ def test_a_commit_that_one_record_cannot_hold_is_stored_whole_and_counts_once() 
     assert request.ByteSize() < 1 << 20
     before = len(cluster.log)
     for _ in range(2):  # the second is a retry
-        answer = cluster.ask(request)
+        answer = cluster.ask_in_turns(request)
         assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
         assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.NONE}
     records = [record.offset_committed for _, record in cluster.log[before:]]
@@ -426,7 +426,7 @@ def test_a_commit_that_is_too_large_is_refused_with_all_of_it(config: GroupConfi
     refused = list[Limit]()
     cluster = VirtualShard(config, room=Room(refused=refused.append))
     before = len(cluster.log)
-    answer = cluster.ask(commit_from_outside([WIDE * 249], partitions=10_000, metadata="m" * 1_000))
+    answer = cluster.ask_in_turns(commit_from_outside([WIDE * 249], partitions=10_000, metadata="m" * 1_000))
     assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     codes = {entry.error_code for entry in answer.topics[0].partitions}
     assert codes == {error_code.INVALID_COMMIT_OFFSET_SIZE}

@@ -99,7 +99,7 @@ def test_a_shard_that_holds_more_than_it_may_is_loaded() -> None:
     assert cluster.shard.held_bytes > 2 * LIMIT
     member.cluster = cluster
     assert member.heartbeat() == error_code.NONE
-    assert code(cluster.ask(commit("filler", 10_000))) == error_code.NONE
+    assert code(cluster.ask_in_turns(commit("filler", 10_000))) == error_code.NONE
     assert code(cluster.ask(commit("filler", 1, 10_000))) == error_code.COORDINATOR_NOT_AVAILABLE
     assert member.leave() == error_code.NONE
 
@@ -131,7 +131,7 @@ def test_members_at_work_have_a_reserve_and_no_more() -> None:
     request = member.commit_request(1)
     for number in range(1_000):
         request.topics[0].partitions.add(partition=number, offset=1)
-    assert code(cluster.ask(request)) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert code(cluster.ask_in_turns(request)) == error_code.COORDINATOR_NOT_AVAILABLE
     assert cluster.shard.held_bytes < 1.25 * LIMIT
 
 

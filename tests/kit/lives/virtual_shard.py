@@ -127,6 +127,14 @@ class VirtualShard:
         assert call_id in self.answers, f"parked: {message}"
         return self.answers.pop(call_id)
 
+    def ask_in_turns(self, message: GroupRequest) -> GroupResponse:
+        """Makes a call that is answered after pauses for others."""
+        call_id, end_ms = self.send(message), self.now_ms + 10_000
+        while call_id not in self.answers:
+            assert self.now_ms < end_ms, "parked"
+            self.advance(1)
+        return self.answers.pop(call_id)
+
     def answer(self, call_id: int) -> GroupResponse:
         """The answer to a call, which must be there."""
         assert call_id in self.answers, "still parked"

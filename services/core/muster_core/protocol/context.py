@@ -19,7 +19,7 @@ from muster_core.log.encoding import encoded
 from muster_core.position import Position
 from muster_core.protocol.bounds import Bounds
 from muster_core.protocol.lines import Lines
-from muster_core.protocol.open_append import OpenAppend, nothing_follows
+from muster_core.protocol.open_append import BeforePart, OpenAppend, nothing_follows
 from muster_core.protocol.responses import Owner, refusal, text_of
 from muster_core.protocol.room import ALONE, Limit, Room
 from muster_core.record_bounds import APPEND_MAX_BYTES, runs
@@ -28,6 +28,8 @@ from muster_core.state.group_state import GroupState
 from muster_core.state.group_table import GroupTable
 from muster_core.state.holdings import Holdings
 from muster_core.state.members.member import Member
+from muster_core.state.offsets.offset_store import CommittedValues
+from muster_core.state.published import TopicPartition
 from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import Purgatory
 
@@ -98,6 +100,7 @@ class ShardContext:
         deletions: of topics, oldest first: what the log is about to say that was carried out.
         leaving: of groups, by id: numbers of partitions by topic whose offsets the log has as removed, and
             which are removed some at a time.
+        arriving: of groups, by id: what partitions had before a commit that is carried out some at a time.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -127,6 +130,7 @@ class ShardContext:
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
         self.leaving: dict[str, Mapping[str, Container[int]]] = {}
+        self.arriving: dict[str, dict[TopicPartition, CommittedValues | None]] = {}
         self._appends: dict[int, OpenAppend] = {}
         self._last_append_id = 0
 
@@ -183,7 +187,7 @@ class ShardContext:
         calls: Iterable[int] = (),
         overdue: Callable[[], None] | None = None,
         step_bytes: int = APPEND_MAX_BYTES,
-        begun: Callable[[], None] | None = None,
+        before: BeforePart | None = None,
     ) -> None:
         """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
 
@@ -197,18 +201,18 @@ class ShardContext:
             calls: calls that wait for it; they are refused when it takes longer than the limit.
             overdue: runs when it takes longer than the limit, and each time that the limit passes again.
             step_bytes: how much is carried out at a time, where that takes longer than to store it.
-            begun: what follows the first of several parts that are carried out; then all of them are stored
-                together, as far as the log takes them at a time. None: each may be stored by itself.
+            before: called with each of several parts but the last before it is carried out; then all of them
+                are stored together, as far as the log takes them at a time. None: each may be stored alone.
         """
         some = tuple(records)
         encodings = tuple(map(encoded, some))
         if len(some) > 1:
             *first, last = runs(list(map(len, encodings)), step_bytes)
-            follows = begun or nothing_follows
             for run in first:
-                part = OpenAppend(some[run], encodings[run], follows, self._lose_patience)
-                self._send(part, joined=begun is not None)
-                follows = nothing_follows
+                part = OpenAppend(
+                    some[run], encodings[run], nothing_follows, self._lose_patience, before=before
+                )
+                self._send(part, joined=before is not None)
             some, encodings = some[last], encodings[last]
         if holds is not None:
             holds.line.in_flight = True
@@ -258,6 +262,8 @@ class ShardContext:
         self.purgatory.wheel.cancel(append)
         if self._unstored:
             self._unstored.pop(append.group_id, None)
+        if append.before is not None:
+            append.before(append.records)
         for index, record in enumerate(append.records):
             self.application.apply(position.after(index), record)
         group = append.holds

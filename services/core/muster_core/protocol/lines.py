@@ -83,9 +83,10 @@ class Lines:
 
     def commit_in_line(self, group: Group, call: Request) -> bool:
         """Puts a member's commit before all that is no commit; returns whether it has to wait (GRP-38)."""
-        if group.line.in_flight:
+        must_wait = group.line.in_flight or group.line.holds_commits
+        if must_wait:
             group.line.commits.append(self._routed(call))
-        return group.line.in_flight
+        return must_wait
 
     def _routed(self, call: Request) -> Step:
         return Step(partial(self.route, call.call_id), call_id=call.call_id)
@@ -127,6 +128,16 @@ class Lines:
     def _go_on(self, call_id: int, step: Callable[[], None]) -> None:
         if call_id in self._calls:
             step()
+
+    def commit_later(self, group: Group, step: Callable[[], None]) -> None:
+        """Runs a step of a commit after a pause for others; no commit of its group comes before it."""
+        group.line.holds_commits = True
+        self.pause(group, partial(self._commit_goes_on, group, step))
+
+    @staticmethod
+    def _commit_goes_on(group: Group, step: Callable[[], None]) -> None:
+        group.line.holds_commits = False
+        step()
 
     def pause(self, group: Group, step: Callable[[], None]) -> None:
         """Runs a step on a group after a pause for others, before what is in line."""

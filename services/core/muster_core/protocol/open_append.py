@@ -1,12 +1,15 @@
 """Records on their way to the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.log.application import group_of
 from muster_core.state.group import Group
 from muster_core.waiting.timing_wheel import Timer
+
+BeforePart = Callable[[Sequence[records_pb2.Record]], None]
+"""Called with the records of a part of what is carried out some at a time."""
 
 
 class OpenAppend(Timer):
@@ -20,12 +23,13 @@ class OpenAppend(Timer):
         holds: the group whose further events wait in line until then; None: none.
         calls: calls that wait for it.
         overdue: what is to run at its deadline; None: nothing.
+        before: called with its records before they are carried out; None: nothing is.
 
     Attributes:
         bytes: how many all of its records have.
     """
 
-    __slots__ = ("_impatient", "bytes", "calls", "done", "encoded", "holds", "overdue", "records")
+    __slots__ = ("_impatient", "before", "bytes", "calls", "done", "encoded", "holds", "overdue", "records")
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class OpenAppend(Timer):
         holds: Group | None = None,
         calls: tuple[int, ...] = (),
         overdue: Callable[[], None] | None = None,
+        before: BeforePart | None = None,
     ) -> None:
         super().__init__()
         self.records = records
@@ -46,6 +51,7 @@ class OpenAppend(Timer):
         self.holds = holds
         self.calls = calls
         self.overdue = overdue
+        self.before = before
 
     @property
     def group_id(self) -> str:

@@ -26,15 +26,17 @@ class Line:
         in_flight: whether a group record is on its way to the log.
         gathers: whether what waits in line does so until the next `Tick`.
         in_turns: whether calls are carried out in several turns, and are to go on.
+        holds_commits: whether one of those is a commit, which others must not come before.
         suspensions: how often its deadlines were dropped.
     """
 
-    __slots__ = ("_commits", "_steps", "gathers", "in_flight", "in_turns", "suspensions")
+    __slots__ = ("_commits", "_steps", "gathers", "holds_commits", "in_flight", "in_turns", "suspensions")
 
     def __init__(self) -> None:
         self.in_flight = False
         self.gathers = False
         self.in_turns = False
+        self.holds_commits = False
         self.suspensions = 0
         self._steps: deque[Step] | None = None  # nothing ever waits of most groups
         self._commits: deque[Step] | None = None
@@ -70,7 +72,7 @@ class Line:
 
     def next_step(self) -> Step | None:
         """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
-        if self._commits:
+        if self._commits and not self.holds_commits:
             return self._commits.popleft()
         return self._steps.popleft() if self._steps and not self.in_turns else None
 

@@ -15,19 +15,14 @@ JudgeOfPartition = Callable[[TopicPartition, OffsetCommitRequest.Partition], Err
 """Why one partition of a commit is not accepted; NONE: it is."""
 
 
-def names_tokens(request: OffsetCommitRequest) -> bool:
-    """Whether a commit is judged by its tokens, not by the epoch of its member (docs/safety.md, INC-51)."""
-    return any(entry.HasField("token") for topic in request.topics for entry in topic.partitions)
-
-
-def is_classic(group: IncrementalGroup | None, request: OffsetCommitRequest) -> bool:
+def is_classic(group: IncrementalGroup | None, request: OffsetCommitRequest, *, by_token: bool) -> bool:
     """Whether a commit names the generation that was converted, as a classic member does (INC-77)."""
     return (
         group is not None
         and group.converted != NOWHERE
         and request.generation == group.converted_generation
         and not request.HasField("member_epoch")
-        and not names_tokens(request)
+        and not by_token
     )
 
 

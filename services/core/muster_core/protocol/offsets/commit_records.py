@@ -10,8 +10,8 @@ from muster_core.record_bounds import RECORD_OVERHEAD_BYTES
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
-_PART_BYTES = 256 << 10
-"""Of a commit that is larger each record has about this size."""
+PART_BYTES = 64 << 10
+"""Of a commit that is larger each record has about this size: to carry one out takes some milliseconds."""
 
 _ENTRY_BYTES = 48
 """What an offset takes in a record besides its texts, at most: its numbers, and the lengths of everything."""
@@ -82,4 +82,4 @@ class CommitRecords:
         self.records.append(record)
         self.size_bytes += record.ByteSize() + RECORD_OVERHEAD_BYTES
         self._offsets = record.offset_committed.offsets
-        self._left_bytes = _PART_BYTES
+        self._left_bytes = PART_BYTES

@@ -1,12 +1,15 @@
 """OffsetCommit: what a member, or somebody from outside, wants to be stored of its progress."""
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from typing import Final, NamedTuple
 
 from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import OffsetCommitRequest, OffsetCommitResponse
 
 from muster_core import error_code
+from muster_core.catalog import Catalog
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.features import Feature
@@ -15,18 +18,18 @@ from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.commits import (
     fault_of_commit,
     is_classic,
-    judge_of,
-    judge_of_reverted,
-    names_tokens,
 )
-from muster_core.protocol.offsets.commit_bounds import CommitBounds
-from muster_core.protocol.offsets.commit_records import CommitRecords, CommitTooLarge
+from muster_core.protocol.offsets.commit_bounds import NOTHING, CommitBounds
+from muster_core.protocol.offsets.commit_outcomes import CommitOutcomes, is_large, names_tokens, portions
+from muster_core.protocol.offsets.commit_records import PART_BYTES, CommitRecords, CommitTooLarge
+from muster_core.protocol.responses import text_of
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import END_BYTES
 from muster_core.state.members.member import Member
+from muster_core.state.published import TopicPartition
 
 _NO_GROUP = "there is no such group"
 _OTHER_COMMIT = (
@@ -34,8 +37,29 @@ _OTHER_COMMIT = (
 )
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
 
+_TRIES: Final = 3
+"""So often a commit is decided on in several turns when topics change between them; then at a stretch."""
+
 _RetryKey = tuple[str, str, int]
 """Group, member and number of a commit."""
+
+
+class _Topics(NamedTuple):
+    """What a commit is judged by that may change while its group waits.
+
+    Attributes:
+        catalog: the topics.
+        deleted: those whose deletion the log is about to know.
+        renewed: those of the group that were deleted since its assignment.
+    """
+
+    catalog: Catalog
+    deleted: Sequence[frozenset[str]]
+    renewed: frozenset[str]
+
+    def are(self, before: "_Topics") -> bool:
+        """Whether they are as they were before."""
+        return self.catalog is before.catalog and self[1:] == before[1:]
 
 
 class OffsetCommits:
@@ -53,6 +77,7 @@ class OffsetCommits:
         self._deletions = deletions
         self._in_flight: dict[_RetryKey, list[int]] = {}
         self._bounds = CommitBounds(context)
+        self._outcomes = CommitOutcomes(context)
 
     def on_their_way(self, group: Group) -> bool:
         """Whether the log is about to know commits of the group."""
@@ -66,89 +91,169 @@ class OffsetCommits:
             return
         group = self._context.groups.get(request.group_id)
         if group is None:
-            if request.HasField("member_epoch") and request.member_epoch >= 0:
-                self._refuse_known(call, request, error_code.GROUP_ID_NOT_FOUND)
-                return
-            if request.generation >= 0 and not request.HasField("member_epoch"):
-                self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
-                return
-            full = self._context.bounds.too_many_groups()
-            if full:
-                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
-                return
-            self._store(call, request, None)
+            self._commit_first(call, request)
             return
         lines = self._context.lines
         in_line = lines.commit_in_line if _is_of_a_member(group, request) else lines.call_in_line
         if in_line(group, call):
             return
-        if group.incremental is not None or request.HasField("member_epoch"):
-            self._commit_incremental(call, request, group)
+        decide = partial(self._decide, call, group, partial(self._looked_at, call, request, group))
+        if group.line.in_turns and is_large(request):
+            lines.commit_later(group, decide)  # what has its turns there changes the group between them
+        else:
+            decide()
+
+    def _commit_first(self, call: Request, request: OffsetCommitRequest) -> None:
+        """A commit to a group that does not exist."""
+        context = self._context
+        group = Group(request.group_id, context.now.wall_ms, context.config.history_length)
+        look = partial(self._store, call, request, None)
+        large = is_large(request)
+        if request.HasField("member_epoch") and request.member_epoch >= 0:
+            look = partial(self._refuse_known, call, request, error_code.GROUP_ID_NOT_FOUND)
+        elif request.generation >= 0 and not request.HasField("member_epoch"):
+            look = partial(self._refuse, call, request, error_code.ILLEGAL_GENERATION, _NO_GROUP)
+        elif full := context.too_many_new_groups() if large else context.bounds.too_many_groups():
+            look = partial(self._refuse, call, request, error_code.COORDINATOR_NOT_AVAILABLE, full)
+        elif large:
+            context.add_unstored(group)  # commits that come between the turns of this one wait there
+        self._decide(call, group, look)
+
+    def _decide(
+        self, call: Request, group: Group, look: Callable[[], Iterator[None]], tries: int = _TRIES
+    ) -> None:
+        """Decides on a commit, in several turns where it names much; its group waits meanwhile (LIM-71).
+
+        Args:
+            call: the call.
+            group: its group, or one that there is not.
+            look: looks at the commit and does what follows; yields when others should have their turn.
+            tries: how often that is begun again where the topics have changed meanwhile.
+        """
+        looking = look()
+        for _ in looking:
+            if tries:
+                self._decide_on(call, group, look, looking, tries)
+                return
+        if not group.stored:
+            self._forget_unstored(group)
+
+    def _decide_on(
+        self,
+        call: Request,
+        group: Group,
+        look: Callable[[], Iterator[None]],
+        looking: Iterator[None],
+        tries: int,
+    ) -> None:
+        """Goes on with a decision after pauses."""
+        topics = self._topics(group)
+
+        def go_on() -> None:
+            if call.call_id not in self._context.calls:
+                pass  # nobody waits for it any more
+            elif not self._topics(group).are(topics):
+                self._decide(call, group, look, tries - 1)
+                return
+            else:
+                for _ in looking:
+                    self._context.lines.commit_later(group, go_on)
+                    return
+            self._forget_unstored(group)
+
+        self._context.lines.commit_later(group, go_on)
+
+    def _forget_unstored(self, group: Group) -> None:
+        """Drops a group that was made for a commit which is not stored after all."""
+        if self._context.groups.get(group.group_id) is group and not self.on_their_way(group):
+            self._context.forget_unstored(group)
+
+    def _topics(self, group: Group) -> _Topics:
+        context = self._context
+        return _Topics(context.catalog, tuple(context.deletions), group.renewed_topics)
+
+    def _looked_at(self, call: Request, request: OffsetCommitRequest, group: Group) -> Iterator[None]:
+        by_epoch = group.incremental is not None or request.HasField("member_epoch")
+        by_token = (by_epoch or group.reverted) and (yield from names_tokens(request))
+        if by_epoch:
+            yield from self._commit_incremental(call, request, group, by_token)
             return
         member_id = self._context.proven_id(group, request, call)
         fault = self._fault(group, request, member_id)
         if fault is not None:
-            self._context.refuse(call.call_id, fault)
+            yield from self._refuse(call, request, fault)
             return
         member = group.members.get(member_id)
         if member is None:
-            self._store(call, request, None)
+            yield from self._store(call, request, None, by_token=by_token)
             return
         self._rebalancer.touch(group, member)
-        if request.ends and (full := self._note_ends(group, request)):
-            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+        if request.ends and (full := (yield from self._note_ends(group, request))):
+            yield from self._refuse(call, request, error_code.COORDINATOR_NOT_AVAILABLE, full)
             return
         seqs = member.commit_seq, member.accepted_commit_seq
-        if not request.member_seq or not self._is_known(call, request, *seqs):
-            self._store(call, request, member)
+        if not request.member_seq or not (yield from self._is_known(call, request, *seqs, by_token)):
+            yield from self._store(call, request, member, by_token=by_token)
 
-    def _commit_incremental(self, call: Request, request: OffsetCommitRequest, group: Group) -> None:
+    def _commit_incremental(
+        self, call: Request, request: OffsetCommitRequest, group: Group, by_token: bool
+    ) -> Iterator[None]:
         """A commit in an incremental group; it prolongs no session there (conformance TM-03)."""
         epoch = request.member_epoch if request.HasField("member_epoch") else request.generation
         member_id = self._context.proven_id(group, request, call)
-        classic = is_classic(group.incremental, request)
-        fault = fault_of_commit(group, member_id, epoch, by_token=names_tokens(request), classic=classic)
+        classic = is_classic(group.incremental, request, by_token=by_token)
+        fault = fault_of_commit(group, member_id, epoch, by_token=by_token, classic=classic)
         if fault is not None:
-            self._refuse_known(call, request, fault)
+            yield from self._refuse_known(call, request, fault, by_token)
             return
         known = group.members if group.incremental is None else group.incremental.members
         member = known.get(request.member_id)
         if member is None:
-            self._store(call, request, None)
+            yield from self._store(call, request, None, by_token=by_token)
             return
         if isinstance(member, Member):  # of a group that is classic again
             self._rebalancer.touch(group, member)
-        if request.ends and (full := self._note_ends(group, request)):
-            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+        if request.ends and (full := (yield from self._note_ends(group, request))):
+            yield from self._refuse(call, request, error_code.COORDINATOR_NOT_AVAILABLE, full)
             return
         of_member = (group.group_id, member.member_id)
         accepted = max((key[2] for key in self._in_flight if key[:2] == of_member), default=0)
-        if not request.member_seq or not self._is_known(call, request, member.commit_seq, accepted):
-            self._store(call, request, None, from_member=True)
+        seqs = member.commit_seq, accepted
+        if not request.member_seq or not (yield from self._is_known(call, request, *seqs, by_token)):
+            yield from self._store(call, request, None, from_member=True, by_token=by_token)
 
-    def _refuse_known(self, call: Request, request: OffsetCommitRequest, code: ErrorCode) -> None:
+    def _refuse(
+        self, call: Request, request: OffsetCommitRequest, code: ErrorCode, text: str = ""
+    ) -> Iterator[None]:
+        """Refuses a commit for each of its partitions (conformance OC-15)."""
+        response = self._response()
+        response.error_code, response.error_message = code, text or text_of(code)
+        yield from self._outcomes.refuse(request, response, code)
+        self._context.reply(call.call_id, response)
+
+    def _refuse_known(
+        self, call: Request, request: OffsetCommitRequest, code: ErrorCode, by_token: bool = False
+    ) -> Iterator[None]:
         """Refuses a commit of partitions that there are; the others are unknown, as in Kafka."""
-        response = self._answer(request)
-        unknown = error_code.UNKNOWN_TOPIC_OR_PARTITION
-        outcomes = [outcome for topic in response.topics for outcome in topic.partitions]
-        for outcome in outcomes:
-            if outcome.error_code != unknown:
-                outcome.error_code = code
-        if all(outcome.error_code == code for outcome in outcomes):
+        response = self._response()
+        all_known = yield from self._outcomes.look(request, response, by_token, refused=code)
+        if all_known:
             response.error_code = code
         self._context.reply(call.call_id, response)
 
-    def _note_ends(self, group: Group, request: OffsetCommitRequest) -> str:
+    def _note_ends(self, group: Group, request: OffsetCommitRequest) -> Generator[None, None, str]:
         """Notes ends of what the member owns; returns why there is no room for them, or an empty text."""
-        reported = {
-            (topic.name, entry.partition): entry.end for topic in request.ends for entry in topic.partitions
-        }
-        owned = {
-            partition: end
-            for partition, end in reported.items()
-            if group.owner_of(partition) == request.member_id
-            and partition[0] not in group.renewed_topics  # what it works at is of the topic that was deleted
-        }
+        owned: dict[TopicPartition, int] = {}
+        for topic, entries in portions(request.ends):
+            if entries is None:
+                yield
+                continue
+            name = topic.name
+            if name in group.renewed_topics:
+                continue  # what it works at is of the topic that was deleted
+            for entry in entries:
+                if group.owner_of((name, entry.partition)) == request.member_id:
+                    owned[name, entry.partition] = entry.end
         grows_bytes = sum(
             END_BYTES + utf8_bytes(topic)
             for topic, number in owned
@@ -162,16 +267,21 @@ class OffsetCommits:
         return ""
 
     def _is_known(
-        self, call: Request, request: OffsetCommitRequest, stored_seq: int, accepted_seq: int
-    ) -> bool:
+        self,
+        call: Request,
+        request: OffsetCommitRequest,
+        stored_seq: int,
+        accepted_seq: int,
+        by_token: bool,
+    ) -> Generator[None, None, bool]:
         """Answers a commit whose number is not above all that the member's commits had; False: it is."""
         in_flight = self._in_flight.get(_retry_key(request))
         if in_flight is not None:
             in_flight.append(call.call_id)  # a retry of a commit that is on its way: answered with it
         elif request.member_seq == stored_seq:
-            self._context.reply(call.call_id, self._answer_to_retry(request))
+            yield from self._answer_to_retry(call, request, by_token)
         elif request.member_seq < max(stored_seq, accepted_seq):
-            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, _SUPERSEDED)
+            yield from self._refuse(call, request, error_code.INVALID_REQUEST, _SUPERSEDED)
         else:
             return False
         return True
@@ -200,23 +310,25 @@ class OffsetCommits:
         member: Member | None,
         *,
         from_member: bool = False,
-    ) -> None:
+        by_token: bool = False,
+    ) -> Iterator[None]:
         # Ids that come from outside were not checked (OC-04) and say nothing.
         known = member is not None or from_member
-        new = partial(self._record, request, known, from_member and names_tokens(request))
+        new = partial(self._record, request, known, from_member and by_token)
         commit = CommitRecords(new, self._context.config.commit_max_bytes)
+        response = self._response()
         try:
             # Decided now: the catalog may be another one when the commit is stored.
-            response = self._answer(request, commit)
+            yield from self._outcomes.look(request, response, by_token, commit)
         except CommitTooLarge:
             text = self._bounds.too_large()
-            self._context.refuse(call.call_id, error_code.INVALID_COMMIT_OFFSET_SIZE, text)
+            yield from self._refuse(call, request, error_code.INVALID_COMMIT_OFFSET_SIZE, text)
             return
         if not commit.count:
             self._context.reply(call.call_id, response)
             return
         if (excess := self._bounds.excess(commit, at_work=known)) is not None:
-            self._context.refuse(call.call_id, *excess)
+            yield from self._refuse(call, request, *excess)
             return
         retry_key = _retry_key(request)
         if known and request.member_seq:
@@ -227,8 +339,24 @@ class OffsetCommits:
         answer = partial(self._stored, call, request, retry_key, response, size)
         self._deletions.note_before(topic_of(topic.name) for topic in request.topics)
         self._context.append(
-            commit.records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key)
+            commit.records,
+            answer,
+            calls=[call.call_id],
+            overdue=partial(self._overdue, retry_key),
+            step_bytes=PART_BYTES,
+            before=partial(self._part_comes, request.group_id),
         )
+
+    def _part_comes(self, group_id: str, records: Sequence[records_pb2.Record]) -> None:
+        """Keeps what fetches see until all of a large commit is carried out."""
+        group = self._context.groups.get(group_id)
+        table = NOTHING.table if group is None else group.offsets.table
+        places = [
+            (entry.topic, entry.partition) for record in records for entry in record.offset_committed.offsets
+        ]
+        seen = self._context.arriving.setdefault(group_id, {})
+        for place in places:
+            seen.setdefault(place, table.get(place))
 
     def _record(self, request: OffsetCommitRequest, known: bool, by_token: bool) -> records_pb2.Record:
         """A record of a commit, without offsets."""
@@ -252,6 +380,7 @@ class OffsetCommits:
         size: tuple[int, int],
     ) -> None:
         self._bounds.closed(request.group_id, size)
+        self._context.arriving.pop(request.group_id, None)
         for call_id in self._in_flight.pop(retry_key, [call.call_id]):
             self._context.reply(call_id, answer)
 
@@ -263,72 +392,28 @@ class OffsetCommits:
             )
         waiting.clear()
 
-    def _answer(
-        self, request: OffsetCommitRequest, commit: CommitRecords | None = None
-    ) -> OffsetCommitResponse:
-        """What becomes of each partition; those that are well are written to the commit."""
-        response = OffsetCommitResponse(shard_epoch=self._context.epoch)
-        group = self._context.groups.get(request.group_id)
-        from_member = request.generation >= 0 or request.HasField("member_epoch")
-        renewed = group.renewed_topics if group is not None and from_member else frozenset()
-        judge = None
-        if group is not None and group.reverted and names_tokens(request):
-            judge = judge_of_reverted(group, request.member_id)
-        elif group is not None and group.incremental is not None:
-            by_token = names_tokens(request)
-            deleted = frozenset[str]().union(*self._context.deletions)
-            classic = is_classic(group.incremental, request)
-            judge = judge_of(
-                group.incremental, request.member_id, deleted, by_token=by_token, classic=classic
-            )
-        knows_all = request.HasField("member_epoch") or judge is not None
-        limit_bytes = self._context.config.offset_metadata_max_bytes
-        for topic in request.topics:
-            name, name_bytes = topic.name, utf8_bytes(topic.name)
-            answered = response.topics.add()
-            answered.name = name
-            add_outcome = answered.partitions.add
-            about = topic_of(name) if judge is not None else name
-            count = self._context.catalog.partitions.get(about)
-            removed = self._context.catalog.removed_of(name)
-            gone = topic_of(name) in renewed  # what its members work at is of the topic that was deleted
-            for entry in topic.partitions:
-                code = error_code.NONE
-                partition, metadata = entry.partition, entry.metadata
-                metadata_bytes = utf8_bytes(metadata) if metadata else 0
-                if metadata_bytes > limit_bytes:
-                    code = error_code.OFFSET_METADATA_TOO_LARGE
-                elif partition in removed:
-                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
-                elif gone or (partition >= count if count is not None else knows_all):
-                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
-                    # Whoever was given a partition may know of it before this coordinator does.
-                    if not gone and group is not None and group.owner_of((about, partition)):
-                        code = error_code.NONE
-                if judge is not None and not code:
-                    code = judge((about, partition), entry)
-                # To set fields takes less time than to give them to `add`: there may be ten thousand.
-                outcome = add_outcome()
-                outcome.partition, outcome.error_code = partition, code
-                if commit is not None and not code:
-                    stored = commit.place_of(name_bytes + metadata_bytes).add()
-                    stored.topic, stored.partition, stored.offset = name, partition, entry.offset
-                    stored.leader_epoch, stored.metadata = entry.leader_epoch, metadata
-        return response
+    def _response(self) -> OffsetCommitResponse:
+        return OffsetCommitResponse(shard_epoch=self._context.epoch)
 
-    def _answer_to_retry(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """What became of a commit whose number is stored: no partition is well that was refused then."""
-        response = self._answer(request)
+    def _answer_to_retry(self, call: Request, request: OffsetCommitRequest, by_token: bool) -> Iterator[None]:
+        """Says what became of a commit whose number is stored: nothing is well that was refused then."""
+        response = self._response()
+        yield from self._outcomes.look(request, response, by_token)
         offsets = self._context.groups[request.group_id].offsets
-        for topic, outcomes in zip(request.topics, response.topics, strict=True):
-            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
-                found = offsets.get((topic.name, entry.partition))
+        outcomes = (outcome for topic in response.topics for outcome in topic.partitions)
+        for topic, entries in portions(request.topics):
+            if entries is None:
+                yield
+                continue
+            name = topic.name
+            for entry, outcome in zip(entries, outcomes, strict=False):
+                found = offsets.get((name, entry.partition))
                 if found is not None and found[:3] == (entry.offset, entry.leader_epoch, entry.metadata):
                     outcome.error_code = error_code.NONE
                 elif not outcome.error_code:
                     outcome.error_code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                     response.error_message = _OTHER_COMMIT
-        return response
+        self._context.reply(call.call_id, response)
 
 
 def _is_of_a_member(group: Group, request: OffsetCommitRequest) -> bool:

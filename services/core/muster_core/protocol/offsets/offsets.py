@@ -27,7 +27,12 @@ from muster_core.protocol.topics.tombstones import STEP_BYTES, each_tombstone, o
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_settings import is_any_set
 from muster_core.state.group_state import GroupState
-from muster_core.state.offsets.offset_store import CommittedOffset
+from muster_core.state.offsets.offset_store import (
+    CommittedOffset,
+    CommittedValues,
+    OffsetStore,
+    committed_offset,
+)
 from muster_core.state.published import TopicPartition
 
 _NO_GROUP = "there is no such group"
@@ -44,20 +49,32 @@ PORTION = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Hidden:
-    """Partitions of a group that a fetch shows without an offset, whatever the group still has of them.
+class _View:
+    """What a fetch shows of a group: nobody sees half of what is carried out some at a time (LIM-32, LIM-71).
 
     Attributes:
+        offsets: what the group has.
         deleted: topics that were deleted.
         catalog: knows which partitions were removed.
         leaving: numbers by topic of what is being removed.
+        arriving: what partitions had before the commit that is being carried out.
     """
 
+    offsets: OffsetStore
     deleted: frozenset[str]
     catalog: Catalog
     leaving: Mapping[str, Container[int]]
+    arriving: Mapping[TopicPartition, CommittedValues | None]
 
-    def __contains__(self, partition: TopicPartition) -> bool:
+    def offset_of(self, partition: TopicPartition) -> CommittedOffset | None:
+        """What was committed in a partition that is not hidden; None: nothing."""
+        if partition not in self.arriving:
+            return self.offsets.get(partition)
+        before = self.arriving[partition]
+        return None if before is None else committed_offset(before)
+
+    def hides(self, partition: TopicPartition) -> bool:
+        """Whether nothing is shown of a partition, whatever the group still has of it."""
         topic, number = partition
         is_gone = topic in self.deleted or number in self.catalog.removed_of(topic)
         return is_gone or number in self.leaving.get(topic, ())
@@ -91,17 +108,21 @@ class Offsets:
             if group is not None and (fault := _fault_of_fetch(group, asked)) is not None:
                 answer.error_code = fault
                 continue
-            # Nobody sees half of a deletion (LIM-32).
-            hidden = _Hidden(deleted, self._context.catalog, self._context.leaving.get(asked.group_id, {}))
+            view = _View(
+                NOTHING if group is None else group.offsets,
+                deleted,
+                self._context.catalog,
+                self._context.leaving.get(asked.group_id, {}),
+                self._context.arriving.get(asked.group_id, {}),
+            )
             if asked.topics:
-                offsets = NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
                 for partition in named:
-                    is_hidden = partition in hidden
+                    is_hidden = view.hides(partition)
                     end = None if group is None or is_hidden else group.ends.get(partition)
-                    _add_offset(answer, partition, None if is_hidden else offsets.get(partition), end)
+                    _add_offset(answer, partition, None if is_hidden else view.offset_of(partition), end)
             elif group is not None:
-                self._fetch_all(group, asked, answer, hidden)
+                self._fetch_all(group, asked, answer, view)
         self._context.reply(call.call_id, response)
 
     @staticmethod
@@ -109,7 +130,7 @@ class Offsets:
         group: Group,
         asked: OffsetFetchRequest.Group,
         answer: OffsetFetchResponse.Group,
-        hidden: _Hidden,
+        view: _View,
     ) -> None:
         """Everything in order but what is hidden, or as much as a page has.
 
@@ -127,12 +148,11 @@ class Offsets:
             if not left or room_bytes <= 0:
                 answer.more = True
                 return
-            if partition in hidden:
+            if view.hides(partition) or (found := view.offset_of(partition)) is None:
                 continue
-            found = offsets.get(partition)
             _add_offset(answer, partition, found, group.ends.get(partition))
             left -= 1
-            if asked.limit and found is not None:
+            if asked.limit:
                 room_bytes -= len(found.metadata)
 
     # --- OffsetDelete (KIP-496)
@@ -189,9 +209,13 @@ class Offsets:
         answer = partial(self._deleted, group.group_id, call, response)
         if records:
             leaving = {topic: frozenset(numbers) for topic, numbers in removed.items()}
-            leave = partial(self._context.leaving.__setitem__, group.group_id, leaving)
             self._context.append(
-                records, answer, holds=group, calls=[call.call_id], step_bytes=STEP_BYTES, begun=leave
+                records,
+                answer,
+                holds=group,
+                calls=[call.call_id],
+                step_bytes=STEP_BYTES,
+                before=lambda _: self._context.leaving.__setitem__(group.group_id, leaving),
             )
         else:
             answer()
