@@ -21,7 +21,7 @@ from muster_core.protocol.incremental.commits import (
 )
 from muster_core.protocol.offsets.commit_bounds import NOTHING, CommitBounds
 from muster_core.protocol.offsets.commit_outcomes import CommitOutcomes, is_large, names_tokens, portions
-from muster_core.protocol.offsets.commit_records import PART_BYTES, CommitRecords, CommitTooLarge
+from muster_core.protocol.offsets.commit_records import CommitRecords, CommitTooLarge
 from muster_core.protocol.responses import text_of
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import utf8_bytes
@@ -343,7 +343,7 @@ class OffsetCommits:
             answer,
             calls=[call.call_id],
             overdue=partial(self._overdue, retry_key),
-            step_bytes=PART_BYTES,
+            step_bytes=0,  # each record is a part, however few bytes its numbers have
             before=partial(self._part_comes, request.group_id),
         )
 
