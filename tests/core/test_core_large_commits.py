@@ -48,6 +48,20 @@ def codes(answer: Any) -> set[int]:
     return {one.error_code for topic in answer.topics for one in topic.partitions}
 
 
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many partitions were looked at; the test begins another number when it likes."""
+    numbers: list[int] = [0]
+    code = commit_outcomes._OfTopic._code
+
+    def counted(self: Any, entry: Any) -> Any:
+        numbers[-1] += 1
+        return code(self, entry)
+
+    monkeypatch.setattr(commit_outcomes._OfTopic, "_code", counted)
+    return numbers
+
+
 def turn(cluster: VirtualShard) -> None:
     """The next pause ends."""
     assert cluster.deadline_ms is not None
@@ -66,16 +80,8 @@ def stored(cluster: VirtualShard) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("topics", [1, MANY])
 def test_a_large_commit_is_looked_at_some_partitions_at_a_time(
-    cluster: VirtualShard, topics: int, monkeypatch: pytest.MonkeyPatch
+    cluster: VirtualShard, topics: int, looked_at: list[int]
 ) -> None:
-    looked_at: list[int] = [0]
-    code = commit_outcomes._OfTopic._code
-
-    def counted(self: Any, entry: Any) -> Any:
-        looked_at[-1] += 1
-        return code(self, entry)
-
-    monkeypatch.setattr(commit_outcomes._OfTopic, "_code", counted)
     request = commit(7, partitions=MANY if topics == 1 else 1)
     for number in range(1, topics):
         request.topics.add(name=f"t{number}").partitions.add(partition=0, offset=7)
@@ -129,7 +135,7 @@ def test_commits_of_a_member_keep_their_order_and_nothing_comes_between(cluster:
 
 
 def test_a_large_commit_waits_for_what_has_its_turns_and_small_ones_for_the_large_one(
-    cluster: VirtualShard, monkeypatch: pytest.MonkeyPatch
+    cluster: VirtualShard, monkeypatch: pytest.MonkeyPatch, looked_at: list[int]
 ) -> None:
     monkeypatch.setattr(offsets, "LOOKED_AT", 10)
     (member,) = settled(cluster, "a")
@@ -139,10 +145,12 @@ def test_a_large_commit_waits_for_what_has_its_turns_and_small_ones_for_the_larg
     removal = cluster.send(request)
     small = cluster.send(of_member(member, 2, 2, partitions=1))
     assert not cluster.is_parked(small), "it waits for no removal"
+    looked_at.append(0)
     large, after = cluster.send(of_member(member, 3, 3)), cluster.send(of_member(member, 4, 4, partitions=1))
     while cluster.is_parked(removal):
         assert cluster.is_parked(large)
         turn(cluster)
+        assert not looked_at[-1]
     assert cluster.is_parked(large)
     assert cluster.is_parked(after)
     cluster.advance(1_000)
@@ -180,8 +188,9 @@ def test_nobody_sees_half_of_a_large_commit(cluster: VirtualShard) -> None:
 
 def test_a_partition_that_is_named_twice_in_parts_is_seen_as_before(cluster: VirtualShard) -> None:
     cluster.ask(commit(1, partitions=1))
-    request = commit(2)
+    request = commit(2, partitions=MANY // 2)
     request.topics.add(name="t").partitions.add(partition=0, offset=3)
+    request.topics.extend(commit(2, topic="other").topics)
     cluster.auto_ack = False
     call = cluster.send(request)
     while cluster.is_parked(call):
