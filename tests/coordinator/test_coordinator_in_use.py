@@ -24,7 +24,7 @@ def filled() -> VirtualShard:
     cluster = VirtualShard()
     for number in range(50):
         cluster.ask(commit(f"g{number}", 1))
-    cluster.ask(commit("large", 2_000))
+    cluster.ask_in_turns(commit("large", 2_000))
     settled(cluster, "a", "b", "c")
     VirtualMember(cluster, "d", "joining").join()
     return cluster
