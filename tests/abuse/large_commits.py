@@ -1,4 +1,4 @@
-"""Somebody commits ten thousand partitions with each call, as fast as quotas let it, of one topic and of thousands.
+"""Somebody commits ten thousand partitions with each call as fast as quotas let it, of one topic and of many.
 
 Must hold: each is stored whole or refused with a time to try again, and others commit as before.
 """
