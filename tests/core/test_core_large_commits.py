@@ -158,6 +158,22 @@ def test_a_large_commit_waits_for_what_has_its_turns_and_small_ones_for_the_larg
     assert [offset for number, offset in stored(cluster) if number == 0] == [1, 2, 3, 4]
 
 
+def test_a_large_commit_that_is_given_up_while_it_waits_for_turns_is_not_stored(
+    cluster: VirtualShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "LOOKED_AT", 10)
+    (member,) = settled(cluster, "a")
+    request = coordinator_pb2.OffsetDeleteRequest(group_id="g")
+    request.topics.add(topic="gone", partitions=range(50))
+    removal = cluster.send(request)
+    large, after = cluster.send(of_member(member, 3, 3)), cluster.send(of_member(member, 4, 4, partitions=1))
+    cluster.cancel(large)
+    cluster.advance(1_000)
+    assert not cluster.is_parked(removal)
+    assert codes(cluster.answer(after)) == {error_code.NONE}
+    assert stored(cluster) == [(0, 4)]
+
+
 def test_nobody_sees_half_of_a_large_commit(cluster: VirtualShard) -> None:
     cluster.ask_in_turns(commit(1, partitions=MANY // 2))
     cluster.auto_ack = False

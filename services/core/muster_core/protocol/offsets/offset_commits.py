@@ -15,10 +15,7 @@ from muster_core.events import Request
 from muster_core.features import Feature
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
-from muster_core.protocol.incremental.commits import (
-    fault_of_commit,
-    is_classic,
-)
+from muster_core.protocol.incremental.commits import fault_of_commit, is_classic
 from muster_core.protocol.offsets.commit_bounds import NOTHING, CommitBounds
 from muster_core.protocol.offsets.commit_outcomes import CommitOutcomes, is_large, names_tokens, portions
 from muster_core.protocol.offsets.commit_records import CommitRecords, CommitTooLarge
@@ -97,11 +94,10 @@ class OffsetCommits:
         in_line = lines.commit_in_line if _is_of_a_member(group, request) else lines.call_in_line
         if in_line(group, call):
             return
-        decide = partial(self._decide, call, group, partial(self._looked_at, call, request, group))
-        if group.line.in_turns and is_large(request):
-            lines.commit_later(group, decide)  # what has its turns there changes the group between them
+        if group.line.in_turns and is_large(request):  # what has its turns there changes the group
+            lines.commit_later(group, partial(lines.route, call.call_id))
         else:
-            decide()
+            self._decide(call, group, partial(self._looked_at, call, request, group))
 
     def _commit_first(self, call: Request, request: OffsetCommitRequest) -> None:
         """A commit to a group that does not exist."""
