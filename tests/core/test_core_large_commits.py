@@ -1,5 +1,6 @@
 """Commits that are decided on, and carried out, some partitions at a time (docs/safety.md, LIM-71)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.protocol.offsets import commit_outcomes, commit_records, offsets
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 PORTION = 20
 MANY = 10 * PORTION
@@ -309,3 +310,84 @@ def test_a_retry_of_a_large_commit_is_answered_as_that_was(cluster: VirtualShard
     late: Any = cluster.ask_in_turns(of_member(member, 6, 2))
     assert codes(late) == {error_code.INVALID_REQUEST}
     assert len(cluster.log) == number
+
+
+def test_who_always_has_a_large_commit_open_holds_its_group_for_a_while_and_not_for_ever(
+    cluster: VirtualShard,
+) -> None:
+    (member,) = settled(cluster, "a")
+    calls = [cluster.send(of_member(member, seq, seq)) for seq in (1, 2)]
+    newcomer, seq = VirtualMember(cluster, "b", instance="i").join(), 2
+    while cluster.state() == "Stable":
+        turn(cluster)
+        for call in [one for one in calls if not cluster.is_parked(one)]:
+            calls.remove(call)
+            seq += 1
+            calls.append(cluster.send(of_member(member, seq, seq)))
+        assert seq <= 12
+    assert seq > 8, "commits go first for a while"
+    assert newcomer.is_parked
+
+
+def test_what_of_a_large_commit_is_carried_out_counts_once(cluster: VirtualShard) -> None:
+    limited = VirtualShard(replace(cluster.config, max_offsets=MANY + MANY // 2))
+    limited.auto_ack = False
+    call = limited.send(commit(1))
+    while not limited.waiting:
+        turn(limited)
+    for _ in range(2):
+        limited.acknowledge()
+    other = limited.send(commit(1, partitions=PORTION, topic="other"))
+    assert limited.is_parked(call)
+    while limited.waiting:
+        limited.acknowledge()
+    assert codes(limited.answer(other)) == codes(limited.answer(call)) == {error_code.NONE}
+    more = limited.send(commit(1, partitions=MANY // 2, topic="more"))
+    limited.advance(1_000)
+    assert codes(limited.answer(more)) == {error_code.INVALID_REQUEST}
+
+
+def test_a_removal_takes_no_half_of_a_large_commit(cluster: VirtualShard) -> None:
+    cluster.ask(commit(1, partitions=5))
+    cluster.auto_ack = False
+    call = cluster.send(commit(2))
+    while not cluster.waiting:
+        turn(cluster)
+    for _ in range(2):
+        cluster.acknowledge()
+    request = coordinator_pb2.OffsetDeleteRequest(group_id="g")
+    request.topics.add(topic="t", partitions=range(MANY))
+    removal = cluster.send(request)
+    while cluster.waiting:
+        cluster.acknowledge()
+    assert not cluster.is_parked(call)
+    assert not cluster.is_parked(removal)
+    left = {partition for (_, partition), _ in cluster.shard.groups["g"].offsets}
+    assert left == set(range(5, MANY))
+
+
+def test_a_large_commit_that_waits_for_turns_does_not_wait_longer_than_the_log_may(
+    cluster: VirtualShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "LOOKED_AT", 10)
+    member = VirtualMember(cluster, "a")
+    subscription = common_pb2.Subscription(version=1, topics=["other"])
+    member.protocols = [("range", subscription.SerializeToString())]
+    member.join()
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    member.joined()
+    member.sync({member.member_id: b"x"}).synced()
+    cluster.ask(of_member(member, 1, 1, partitions=5))
+    cluster.auto_ack = False
+    request = coordinator_pb2.OffsetDeleteRequest(group_id="g")
+    request.topics.add(topic="t", partitions=range(50))
+    removal, large = cluster.send(request), cluster.send(of_member(member, 2, 2))
+    cluster.advance(cluster.config.append_timeout_ms + 1_000)
+    assert codes(cluster.answer(large)) == {error_code.COORDINATOR_NOT_AVAILABLE}
+    assert not cluster.is_parked(removal)
+    cluster.auto_ack = True
+    while cluster.waiting:
+        cluster.acknowledge()
+    cluster.advance(1_000)
+    assert codes(cluster.ask(of_member(member, 3, 3, partitions=1))) == {error_code.NONE}
+    assert (0, 2) not in stored(cluster)

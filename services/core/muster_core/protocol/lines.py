@@ -129,21 +129,30 @@ class Lines:
         if call_id in self._calls:
             step()
 
-    def commit_later(self, group: Group, step: Callable[[], None]) -> None:
+    def commit_later(self, group: Group, call: Request, step: Callable[[], None]) -> None:
         """Runs a step of a commit after a pause for others; no commit of its group comes before it."""
         group.line.holds_commits = True
-        self.pause(group, partial(self._commit_goes_on, group, step))
+        self.pause(group, partial(self._commit_goes_on, group, step), call.call_id)
 
     @staticmethod
     def _commit_goes_on(group: Group, step: Callable[[], None]) -> None:
-        group.line.holds_commits = False
+        line = group.line
+        line.holds_commits = False
         step()
+        if not line.holds_commits:
+            line.passed = 0 if line.is_empty else line.passed + 1
 
-    def pause(self, group: Group, step: Callable[[], None]) -> None:
-        """Runs a step on a group after a pause for others, before what is in line."""
+    def pause(self, group: Group, step: Callable[[], None], call_id: int | None = None) -> None:
+        """Runs a step on a group after a pause for others, before what is in line.
+
+        Args:
+            group: the group.
+            step: what to do, also when its call was refused meanwhile.
+            call_id: the call, which is refused when the log is too slow for what is before it; None: none is.
+        """
         line = group.line
         if line.in_flight or line.in_turns:
-            line.steps.appendleft(Step(partial(self.pause, group, step)))
+            line.steps.appendleft(Step(partial(self.pause, group, step, call_id), call_id, stays=True))
             return
         line.in_turns = True
         pause = CallbackTimer(group.group_id, partial(self._pause_ended, group, step))
@@ -172,7 +181,7 @@ class Lines:
         for step in line.take_all():
             if step.call_id is not None:
                 self._turn.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, self._turn.log_slow)
-            else:
+            if step.call_id is None or step.stays:
                 line.steps.append(step)
 
 

@@ -4,6 +4,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+LARGE_COMMITS_FIRST = 8
+"""After so many large commits, for each of which others had to wait, what waits in line has its turn."""
+
 
 class Step(NamedTuple):
     """What waits in line after a group record.
@@ -12,11 +15,13 @@ class Step(NamedTuple):
         run: what to do.
         call_id: the call that waits with it; None: no call.
         deadline: whether it is due because members said nothing.
+        stays: whether it is run though its call was refused meanwhile.
     """
 
     run: Callable[[], None]
     call_id: int | None = None
     deadline: bool = False
+    stays: bool = False
 
 
 class Line:
@@ -27,16 +32,27 @@ class Line:
         gathers: whether what waits in line does so until the next `Tick`.
         in_turns: whether calls are carried out in several turns, and are to go on.
         holds_commits: whether one of those is a commit, which others must not come before.
+        passed: how many large commits have ended since what waits in line had its turn last.
         suspensions: how often its deadlines were dropped.
     """
 
-    __slots__ = ("_commits", "_steps", "gathers", "holds_commits", "in_flight", "in_turns", "suspensions")
+    __slots__ = (
+        "_commits",
+        "_steps",
+        "gathers",
+        "holds_commits",
+        "in_flight",
+        "in_turns",
+        "passed",
+        "suspensions",
+    )
 
     def __init__(self) -> None:
         self.in_flight = False
         self.gathers = False
         self.in_turns = False
         self.holds_commits = False
+        self.passed = 0
         self.suspensions = 0
         self._steps: deque[Step] | None = None  # nothing ever waits of most groups
         self._commits: deque[Step] | None = None
@@ -72,6 +88,9 @@ class Line:
 
     def next_step(self) -> Step | None:
         """Takes what is next of what waits; None: nothing does. Commits change nobody's membership."""
+        if self.passed >= LARGE_COMMITS_FIRST and self._steps and not self.in_turns:
+            self.passed = 0  # who always has one open would hold its group for ever
+            return self._steps.popleft()
         if self._commits and not self.holds_commits:
             return self._commits.popleft()
         return self._steps.popleft() if self._steps and not self.in_turns else None

@@ -13,15 +13,29 @@ NOTHING = OffsetStore()
 """The offsets of a group that there is not."""
 
 
-class _OnTheirWay:
+class CommitSize:
+    """What commits that are on their way to the log may bring.
+
+    Attributes:
+        offsets: how many.
+        bytes: what they take in memory if all are new, or a little more.
+    """
+
+    __slots__ = ("bytes", "offsets")
+
+    def __init__(self, offsets: int = 0, most_bytes: int = 0) -> None:
+        self.offsets = offsets
+        self.bytes = most_bytes
+
+
+class _OnTheirWay(CommitSize):
     """The commits of a group that are on their way to the log."""
 
-    __slots__ = ("bytes", "commits", "offsets")
+    __slots__ = ("commits",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.commits = 0
-        self.offsets = 0
-        self.bytes = 0
 
 
 class CommitBounds:
@@ -74,23 +88,30 @@ class CommitBounds:
         text = f"the commit takes more than {limit_bytes:,} bytes in the log ({Limit.COMMIT_BYTES.setting})"
         return f"{text}: commit its partitions in several calls"
 
-    def opened(self, commit: CommitRecords) -> tuple[int, int]:
+    def opened(self, commit: CommitRecords) -> CommitSize:
         """Counts a commit that goes to the log; returns the argument for `closed`."""
-        size = _most(commit)
+        size = CommitSize(*_most(commit))
         on_their_way = self._open.get(commit.group_id)
         if on_their_way is None:
             on_their_way = self._open[commit.group_id] = _OnTheirWay()
         on_their_way.commits += 1
-        on_their_way.offsets += size[0]
-        on_their_way.bytes += size[1]
+        on_their_way.offsets += size.offsets
+        on_their_way.bytes += size.bytes
         return size
 
-    def closed(self, group_id: str, size: tuple[int, int]) -> None:
-        """Counts a commit no longer as on its way: the log has it."""
+    def part_closed(self, group_id: str, size: CommitSize, offsets: int) -> None:
+        """Counts a part of a commit no longer as on its way, about as large as its share of the offsets."""
+        part = CommitSize(offsets, size.bytes * offsets // size.offsets)
+        for one in (size, self._open[group_id]):
+            one.offsets -= part.offsets
+            one.bytes -= part.bytes
+
+    def closed(self, group_id: str, size: CommitSize) -> None:
+        """Counts a commit, or what is left of it, no longer as on its way: the log has it."""
         on_their_way = self._open[group_id]
         on_their_way.commits -= 1
-        on_their_way.offsets -= size[0]
-        on_their_way.bytes -= size[1]
+        on_their_way.offsets -= size.offsets
+        on_their_way.bytes -= size.bytes
         if not on_their_way.commits:
             del self._open[group_id]
 

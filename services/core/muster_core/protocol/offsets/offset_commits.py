@@ -16,7 +16,7 @@ from muster_core.features import Feature
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import Rebalancer
 from muster_core.protocol.incremental.commits import fault_of_commit, is_classic
-from muster_core.protocol.offsets.commit_bounds import NOTHING, CommitBounds
+from muster_core.protocol.offsets.commit_bounds import NOTHING, CommitBounds, CommitSize
 from muster_core.protocol.offsets.commit_outcomes import CommitOutcomes, is_large, names_tokens, portions
 from muster_core.protocol.offsets.commit_records import CommitRecords, CommitTooLarge
 from muster_core.protocol.responses import text_of
@@ -95,7 +95,7 @@ class OffsetCommits:
         if in_line(group, call):
             return
         if group.line.in_turns and is_large(request):  # what has its turns there changes the group
-            lines.commit_later(group, partial(lines.route, call.call_id))
+            lines.commit_later(group, call, partial(lines.route, call.call_id))
         else:
             self._decide(call, group, partial(self._looked_at, call, request, group))
 
@@ -153,11 +153,11 @@ class OffsetCommits:
                 return
             else:
                 for _ in looking:
-                    self._context.lines.commit_later(group, go_on)
+                    self._context.lines.commit_later(group, call, go_on)
                     return
             self._forget_unstored(group)
 
-        self._context.lines.commit_later(group, go_on)
+        self._context.lines.commit_later(group, call, go_on)
 
     def _forget_unstored(self, group: Group) -> None:
         """Drops a group that was made for a commit which is not stored after all."""
@@ -340,11 +340,11 @@ class OffsetCommits:
             calls=[call.call_id],
             overdue=partial(self._overdue, retry_key),
             step_bytes=0,  # each record is a part, however few bytes its numbers have
-            before=partial(self._part_comes, request.group_id),
+            before=partial(self._part_comes, request.group_id, size),
         )
 
-    def _part_comes(self, group_id: str, records: Sequence[records_pb2.Record]) -> None:
-        """Keeps what fetches see until all of a large commit is carried out."""
+    def _part_comes(self, group_id: str, size: CommitSize, records: Sequence[records_pb2.Record]) -> None:
+        """Keeps what fetches see until all of a large commit is carried out, and counts a part no longer."""
         group = self._context.groups.get(group_id)
         table = NOTHING.table if group is None else group.offsets.table
         places = [
@@ -353,6 +353,7 @@ class OffsetCommits:
         seen = self._context.arriving.setdefault(group_id, {})
         for place in places:
             seen.setdefault(place, table.get(place))
+        self._bounds.part_closed(group_id, size, len(places))
 
     def _record(self, request: OffsetCommitRequest, known: bool, by_token: bool) -> records_pb2.Record:
         """A record of a commit, without offsets."""
@@ -373,7 +374,7 @@ class OffsetCommits:
         request: OffsetCommitRequest,
         retry_key: _RetryKey,
         answer: OffsetCommitResponse,
-        size: tuple[int, int],
+        size: CommitSize,
     ) -> None:
         self._bounds.closed(request.group_id, size)
         self._context.arriving.pop(request.group_id, None)

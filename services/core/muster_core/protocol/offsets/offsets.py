@@ -186,7 +186,8 @@ class Offsets:
         records: list[records_pb2.Record],
     ) -> Iterator[None]:
         """Finds what is there, and makes the records that remove it; yields as `_looked_through`."""
-        yield from _looked_through(group, request, response, removed)
+        arriving = self._context.arriving.get(group.group_id, {})
+        yield from _looked_through(group, request, response, removed, arriving)
         for record in each_tombstone(self._context, group.group_id, removed, "deleted"):
             if records and not len(records) % TOMBSTONES_MADE:
                 yield
@@ -298,6 +299,7 @@ def _looked_through(
     request: OffsetDeleteRequest,
     response: OffsetDeleteResponse,
     removed: dict[str, list[int]],
+    arriving: Mapping[TopicPartition, CommittedValues | None],
 ) -> Iterator[None]:
     """Says of each partition what becomes of it, and finds those with an offset.
 
@@ -318,7 +320,10 @@ def _looked_through(
             left -= cost
             for number in numbers:
                 add(partition=number, error_code=code) if code else add(partition=number)
-            if not subscribed and (there := group.offsets.there(name, numbers)):
+            there = [] if subscribed else group.offsets.there(name, numbers)
+            if arriving and there:  # what comes with a commit that is not all there comes after this
+                there = [number for number in there if arriving.get((name, number), ()) is not None]
+            if there:
                 removed.setdefault(name, []).extend(there)
 
 
