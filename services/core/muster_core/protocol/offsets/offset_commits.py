@@ -113,6 +113,7 @@ class OffsetCommits:
             look = partial(self._refuse, call, request, error_code.COORDINATOR_NOT_AVAILABLE, full)
         elif large:
             context.add_unstored(group)  # commits that come between the turns of this one wait there
+            look = partial(self._store_first, call, request, group)
         self._decide(call, group, look)
 
     def _decide(
@@ -131,8 +132,6 @@ class OffsetCommits:
             if tries:
                 self._decide_on(call, group, look, looking, tries)
                 return
-        if not group.stored:
-            self._forget_unstored(group)
 
     def _decide_on(
         self,
@@ -146,18 +145,21 @@ class OffsetCommits:
         topics = self._topics(group)
 
         def go_on() -> None:
-            if call.call_id not in self._context.calls:
-                pass  # nobody waits for it any more
+            if call.call_id not in self._context.calls:  # nobody waits for it any more
+                self._forget_unstored(group)
             elif not self._topics(group).are(topics):
                 self._decide(call, group, look, tries - 1)
-                return
             else:
                 for _ in looking:
                     self._context.lines.commit_later(group, call, go_on)
                     return
-            self._forget_unstored(group)
 
         self._context.lines.commit_later(group, call, go_on)
+
+    def _store_first(self, call: Request, request: OffsetCommitRequest, group: Group) -> Iterator[None]:
+        """Stores a commit that its group was made for."""
+        yield from self._store(call, request, None)
+        self._forget_unstored(group)
 
     def _forget_unstored(self, group: Group) -> None:
         """Drops a group that was made for a commit which is not stored after all."""
