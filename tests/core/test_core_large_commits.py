@@ -278,6 +278,22 @@ def test_a_large_commit_that_is_refused_leaves_no_group(cluster: VirtualShard) -
     assert cluster.kinds() == []
 
 
+@pytest.mark.parametrize("partitions", [1, MANY])
+def test_a_commit_that_is_refused_takes_no_group_away_that_it_did_not_make(
+    cluster: VirtualShard, partitions: int
+) -> None:
+    """As in Kafka, a group whose only newcomer never came back is there, and empty."""
+    newcomer = VirtualMember(cluster, "a")
+    told: Any = cluster.ask(newcomer.join_request())
+    assert told.error_code == error_code.MEMBER_ID_REQUIRED
+    cluster.advance(newcomer.session_timeout_ms)
+    assert cluster.state() == "Empty"
+    request = commit(1, partitions=partitions)
+    request.generation = 1
+    assert codes(cluster.ask_in_turns(request)) == {error_code.UNKNOWN_MEMBER_ID}
+    assert cluster.state() == "Empty"
+
+
 @pytest.mark.parametrize("epoch", [None, 3])
 def test_refusals_of_large_commits_name_every_partition(cluster: VirtualShard, epoch: int | None) -> None:
     request = commit(1)
