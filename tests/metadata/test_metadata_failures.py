@@ -338,7 +338,8 @@ async def test_wiped_node_does_not_vote_before_it_is_rebuilt(cluster: MetadataCl
     assert (await Writer(0, "c-2").claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     async with cluster.client(1) as client:
         # But for the marks by which a later loss is told from this one.
-        assert all(key.endswith(b":vacant") for key in await client.keys("*"))
+        keys: list[Any] = await client.keys("*")
+        assert all(key.endswith(b":vacant") for key in keys)
 
 
 async def test_wiped_majority_is_no_log(cluster: MetadataCluster) -> None:
