@@ -15,7 +15,7 @@ from muster._clock import boot_ms
 from muster._config import check_texts
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
 from muster._session.channels import ChannelPool
-from muster._session.tls import speaks_tls
+from muster._session.tls import why_not
 from muster._session.transport import ConnectionLost, Overloaded, prove_and_call
 
 log = logging.getLogger("muster")
@@ -26,7 +26,7 @@ ATTEMPT_TIMEOUT_MS = 5_000
 """How long a server may take before the next one is asked."""
 OLD_VIEW_MS = 5_000
 """A server whose view is older than this is asked after the others from then on."""
-_HUNG_UP = "Socket closed"
+_HUNG_UP, _REFUSED = "Socket closed", "Connection refused"
 _UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED.name
 MOST_LOOKUPS = 1_000
 """Limit of groups in one FindCoordinator."""
@@ -187,14 +187,13 @@ class DiscoveryClient:
         raise ConnectionLost(trouble)
 
     async def _explained(self, address: str, error: Exception) -> str:
-        """Why a call failed; finds out whether a server that hangs up wants TLS."""
-        if not str(error).endswith(_HUNG_UP):
+        """Why a call failed; where a server hangs up, or one of its addresses refuses, that is found out."""
+        if not str(error).endswith((_HUNG_UP, _REFUSED)):
             return str(error)
-        if not self._channels.plain:
-            return f"{error}; it may ask for a client certificate (MUSTER_TLS_CERT_FILE, MUSTER_TLS_KEY_FILE)"
-        if await speaks_tls(address):
-            return "the server speaks TLS, and this client does not (MUSTER_TLS_CA_FILE)"
-        return str(error)
+        files = self._channels.files
+        if files is None and not self._channels.plain:  # what the user made connects
+            return str(error)
+        return await why_not(address, files) or str(error)
 
     async def ask(
         self, method: str, request: Any, response_type: type[Response], *, timeout_ms: int

@@ -115,6 +115,11 @@ class ChannelPool:
         return frozenset(self._entries)
 
     @property
+    def files(self) -> TlsFiles | None:
+        """What its connections are made with; None: nothing that is in files."""
+        return None if self._renewed is None else self._renewed.files
+
+    @property
     def plain(self) -> bool:
         """Whether it makes connections without TLS."""
         return all(one is None for one in (_in_process, self._connect, self._credentials, self._renewed))

@@ -18,6 +18,8 @@ log = logging.getLogger("muster")
 LOOK_MS = 1_000
 """How often it is checked whether a file has changed."""
 _PROBE_S = 2.0
+NO_TLS = "the server does not speak TLS, and this client does (MUSTER_TLS_…)"
+"""What is said of a server that does not."""
 _Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
@@ -118,12 +120,15 @@ class RenewedCredentials:
     Args:
         files: where the certificates are.
 
+    Attributes:
+        files: the same.
+
     Raises:
         SettingsError: a file cannot be read.
     """
 
     def __init__(self, files: TlsFiles) -> None:
-        self._files = files
+        self.files = files
         self._stamp = files.stamp()
         self._refused: _Stamp = ()
         self._looked_ms = boot_ms()
@@ -138,11 +143,11 @@ class RenewedCredentials:
         if now_ms - self._looked_ms < LOOK_MS:
             return False
         self._looked_ms = now_ms
-        stamp = self._files.stamp()
+        stamp = self.files.stamp()
         if stamp == self._stamp:
             return False
         try:
-            self.current = _credentials(self._files.read())
+            self.current = _credentials(self.files.read())
         except SettingsError as error:
             if stamp != self._refused:
                 log.warning("new certificates are not used: %s", error)
@@ -159,17 +164,42 @@ def _credentials(contents: dict[str, bytes]) -> grpc.ChannelCredentials:
     )
 
 
-async def speaks_tls(address: str) -> bool:
-    """Whether a server answers a TLS handshake; False also where nobody can be reached. Takes up to 2 s."""
+def not_trusted(reason: str) -> str:
+    """What is said of a server whose certificate this client does not trust."""
+    return f"the server's certificate is not trusted (MUSTER_TLS_CA_FILE): {reason}"
+
+
+async def why_not(address: str, files: TlsFiles | None) -> str:
+    """Why a server that can be reached gives this client no connection; empty: not known. Takes up to 2 s.
+
+    For a caller of whom a server hung up, or of whom gRPC tells the last of several addresses alone: it takes
+    `localhost` for `::1`, too, where mostly nobody listens.
+
+    Args:
+        address: of the server.
+        files: what this client connects with; None: plain text.
+    """
     host, _, port = address.rpartition(":")
+    host = host.strip("[]")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
+    if files is None or files.ca_file is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     try:
+        if files is not None and files.ca_file is not None:
+            context.load_verify_locations(files.ca_file)
         async with asyncio.timeout(_PROBE_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+            _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    except ssl.SSLCertVerificationError as error:
+        return not_trusted(error.verify_message)
+    except ssl.SSLError as error:
+        return "" if files is None or error.reason != "WRONG_VERSION_NUMBER" else NO_TLS
     except (OSError, TimeoutError):
-        return False
+        return ""
     writer.close()
-    return True
+    if files is None:
+        return "the server speaks TLS, and this client does not (MUSTER_TLS_CA_FILE)"
+    if files.cert_file is None:
+        return "it may ask for a client certificate (MUSTER_TLS_CERT_FILE, MUSTER_TLS_KEY_FILE)"
+    return "it may not trust the certificate of this client (MUSTER_TLS_CERT_FILE)"

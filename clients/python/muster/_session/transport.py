@@ -25,6 +25,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import RequestRefused
 from muster._session.channels import ChannelPool
+from muster._session.tls import NO_TLS, not_trusted
 from muster._standing.seat import Caller, MemberFields, Pulse, Seat
 from muster._tracing import metadata
 
@@ -276,10 +277,10 @@ def sort_status(status: grpc.StatusCode, details: str, what: str, retry_after_ms
 def _in_short(status: grpc.StatusCode, details: str) -> str:
     """The status and its details; of gRPC's long text for a failed connection only what it comes to."""
     if "WRONG_VERSION_NUMBER" in details:
-        return "the server does not speak TLS, and this client does (MUSTER_TLS_…)"
+        return NO_TLS
     if "CERTIFICATE_VERIFY_FAILED" in details or "Verification Check failed" in details:
         reason = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].removesuffix(": OK")
-        return f"the server's certificate is not trusted (MUSTER_TLS_CA_FILE): {reason}"
+        return not_trusted(reason)
     if details.startswith("failed to connect to all addresses"):
         return details.rpartition(": ")[2]
     return f"{status.name}: {details}".removesuffix(": ")

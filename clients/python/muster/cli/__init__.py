@@ -43,6 +43,8 @@ def ended_by_interrupts() -> Iterator[None]:
 
 
 def _prepared() -> Callable[[], None]:
+    # What matters of gRPC's own lines is in the one line of an error. To debug gRPC, set another value.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from muster.cli._app import build, invoke
     except ModuleNotFoundError as error:
