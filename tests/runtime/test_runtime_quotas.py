@@ -329,6 +329,31 @@ async def test_callers_at_rest_are_forgotten_some_at_a_time(monkeypatch: pytest.
     of.close()
 
 
+async def test_who_comes_again_while_callers_are_forgotten_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-39: it was counted anew beside its open calls, as a caller that has none."""
+    monkeypatch.setattr(quotas_module, "_SWEPT_AT_ONCE", 1)
+    clock = Clock()
+    of = quotas(clock, open_calls=1)
+    callers = Callers(of)
+    first, second = "ipv4:10.0.0.1:1", "ipv4:10.0.0.2:1"
+    for peer in (first, second):
+        await callers.begin(peer)
+    await callers.end()
+    steps = of._sweep_in_steps()
+    for _ in range(3):  # both connections, and the first of the callers
+        next(steps)
+    assert [party.name for party in of.parties()] == ["10.0.0.2"]
+    of.sweep(full=True)  # as where a server knows as many connections as it may
+    await callers.begin(second)
+    for _ in steps:
+        pass
+    assert [party.open_calls for party in of.parties()] == [1]
+    await callers.end()
+    of.close()
+
+
 async def test_the_first_callers_of_many_are_shown_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     of = quotas(clock, calls_per_s=1)

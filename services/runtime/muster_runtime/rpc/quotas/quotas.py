@@ -312,8 +312,9 @@ class Quotas:
         for number, party in enumerate([*self.parties()], 1):
             now_s = self._now_s()
             party.look(now_s)
-            if not party.is_groups and not party.known and party.is_at_rest(now_s):
-                self._parties.pop(party.name, None)
+            is_caller = self._parties.get(party.name) is party  # no prefix, and nobody has come after it
+            if is_caller and not party.known and party.is_at_rest(now_s):
+                del self._parties[party.name]
             if number % _SWEPT_AT_ONCE == 0:
                 yield
 
