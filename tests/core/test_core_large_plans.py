@@ -247,6 +247,39 @@ def test_what_thousands_of_members_are_given_is_put_in_order_together(
     assert sum(sizes) < 2 * len(members)
 
 
+def test_who_is_to_release_something_after_the_time_to_sync_has_all_of_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GRP-42: the time to sync ended while the plan was gone through."""
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    shared_out(cluster, {"a": leader, "b": follower}, {"a": [("t", 0), ("t", 1)], "b": []})
+    follower.synced()
+    leader.protocols, follower.protocols = keeping([("t", 0), ("t", 1)]), keeping([])
+    acts.rejoined(leader, follower)
+    began_ms = cluster.now_ms
+    follower.sync()
+    while cluster.now_ms < began_ms + acts.REBALANCE_MS - 1_000:
+        cluster.advance(1_000)
+        assert leader.heartbeat() == error_code.NONE
+    cluster.advance(995)
+    in_turns_of(monkeypatch, 0)
+    stored = len(cluster.log)
+    leader.sync({leader.member_id: assignment([("t", 0)]), follower.member_id: assignment([("t", 1)])})
+    cluster.advance(8)
+    assert cluster.now_ms > began_ms + acts.REBALANCE_MS
+    assert len(cluster.log) == stored
+    cluster.advance(1_000)
+    assert leader.synced().assignment == assignment([("t", 0)])
+    told_ms = cluster.now_ms
+    assert leader.member_id in cluster.shard.groups["g"].to_release
+    while cluster.now_ms < told_ms + acts.REBALANCE_MS - 2_000:
+        assert leader.heartbeat() == follower.heartbeat() == error_code.NONE
+        cluster.advance(1_000)
+    cluster.advance(2_000)
+    assert leader.heartbeat() == error_code.UNKNOWN_MEMBER_ID
+
+
 def test_what_a_plan_moves_is_found_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     def found_late(*_: object) -> None:
         raise AssertionError("two hundred thousand partitions are compared in the turn that stores them")

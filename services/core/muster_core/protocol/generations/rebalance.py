@@ -361,13 +361,17 @@ class Rebalancer:
         self._context.purgatory.cancel_for_key(_sync_key(group))
 
     def sync_expired(self, group: Group, generation: int) -> None:
-        """The time to sync is up (DS-01 to DS-06)."""
-        self._context.lines.in_line(group, partial(self._sync_expired, group, generation), deadline=True)
+        """The time to sync is up (DS-01 to DS-06), or the one to release (GRP-42)."""
+        to_release = bool(group.to_release)  # who is to while this waits in line has all of its time
+        step = partial(self._sync_expired, group, generation, to_release=to_release)
+        self._context.lines.in_line(group, step, deadline=True)
 
-    def _sync_expired(self, group: Group, generation: int) -> None:
+    def _sync_expired(self, group: Group, generation: int, *, to_release: bool) -> None:
         if generation != group.generation:
             return  # it waited in line until a later one had begun
-        late_ids = group.pending_sync | group.to_release.keys()
+        late_ids = set(group.pending_sync)
+        if to_release:
+            late_ids |= group.to_release.keys()
         late = [member for member in group.members.values() if member.member_id in late_ids]
         if late:
             cause = causes.by_member(
