@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import ModuleType
 
 import pytest
@@ -245,6 +246,42 @@ def test_what_thousands_of_members_are_given_is_put_in_order_together(
     assert plan.moves is not None
     assert plan.moves.first == [("t", number) for number in range(1_001)]
     assert sum(sizes) < 2 * len(members)
+
+
+def test_what_a_member_keeps_of_a_topic_is_copied_once_however_often_a_plan_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-17: 30,000 partitions that are named one by one held the loop for half a second at a time."""
+    copied: list[int] = []
+
+    class Counted(set[int]):
+        def __init__(self, numbers: Iterable[int] = ()) -> None:
+            super().__init__(numbers)
+            copied.append(len(self))
+
+        def difference(self, *others: Iterable[object]) -> set[int]:
+            return Counted(super().difference(*others))
+
+        def __sub__(self, other: AbstractSet[object]) -> set[int]:
+            return Counted(super().__sub__(other))
+
+    monkeypatch.setattr(claims, "set", Counted, raising=False)
+    keeps = [("t", number) for number in range(1_000)]
+    cluster = acts.shard()
+    (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=keeping(keeps)))
+    request = coordinator_pb2.SyncGroupRequest()
+    request.assignments.add(member_id=who.member_id, assignment=assignment(keeps[1:]))
+    plan = plans.Plan()
+    assert not [*plan.read(request, {who.member_id}, 1_000)]
+    members = cluster.shard.groups["g"].members.values()
+    said = claims.Claims(members)
+    copied.clear()
+    unmet: dict[str, bytes] = {}
+    assert not [*said.unmet_by_plan(plan, unmet)]
+    shown = coordinator_pb2.DescribeGroupsResponse.Member.FromString(unmet[who.member_id]).withheld
+    assert [(one.topic, [*one.partitions]) for one in shown] == [("t", [0])]
+    assert copied == [1_000]
+    assert said.of(who.member_id) == {"t": {*range(1_000)}}
 
 
 def test_who_is_to_release_something_after_the_time_to_sync_has_all_of_its_own_time(

@@ -142,8 +142,12 @@ class Claims:
                 if left < 0:
                     yield
                     left = TURN_TOPICS
-                if topic in lacking:
-                    lacking[topic] = lacking[topic].difference(numbers)
+                if topic not in lacking:
+                    continue
+                if lacking[topic] is claimed[topic]:  # once: a plan may name each partition by itself
+                    lacking[topic] = set(claimed[topic])
+                    left -= len(claimed[topic]) // PARTITIONS_AS_TOPIC
+                lacking[topic].difference_update(numbers)
             if not any(lacking.values()):
                 continue
             parts: list[bytes] = []
