@@ -19,6 +19,7 @@ from muster_core.position import Position
 from muster_core.protocol.membership import syncs
 from muster_core.state import moves
 from muster_core.state import plan as plans
+from muster_core.state.holdings import COPIES, OWNED_PARTITION_BYTES
 from muster_core.state.members import claims
 from muster_core.state.members.protocols import protocols_of
 from muster_core.state.published import TopicPartition, partitions_in
@@ -246,6 +247,75 @@ def test_what_thousands_of_members_are_given_is_put_in_order_together(
     assert plan.moves is not None
     assert plan.moves.first == [("t", number) for number in range(1_001)]
     assert sum(sizes) < 2 * len(members)
+
+
+def alone(cluster: VirtualShard, group_id: str) -> VirtualMember:
+    """A member that is to hand in the plan of its group."""
+    who = VirtualMember(cluster, "a", group_id).join()
+    cluster.advance(acts.DELAY_MS)
+    assert who.joined().error_code == error_code.NONE
+    return who
+
+
+def test_plans_that_are_gone_through_beside_each_other_have_room_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-22: forty of 64 KB, each of which there was room for, held two and a half times what they may."""
+    plan_bytes = 1_000 * OWNED_PARTITION_BYTES + COPIES * len(many(1_000))
+    cluster = acts.shard(max_bytes_per_shard=2 * plan_bytes, history_length=0)
+    leaders = [alone(cluster, group_id) for group_id in "abc"]
+    most = 2.5 * plan_bytes  # with the reserve of members at work
+    in_turns_of(monkeypatch, 100)
+    for who in leaders:
+        who.sync({who.member_id: many(1_000)})
+    while any(cluster.is_parked(who.call_id) for who in leaders):
+        cluster.advance(1)
+        assert cluster.shard.held_bytes <= most
+    answers = [who.synced() for who in leaders]
+    full = error_code.COORDINATOR_NOT_AVAILABLE
+    assert sorted(one.error_code for one in answers) == [error_code.NONE, error_code.NONE, full]
+    assert all("MUSTER_GROUP_MAX_BYTES_PER_SHARD" in one.error_message for one in answers if one.error_code)
+    assert cluster.shard.held_bytes <= most
+
+
+@pytest.mark.parametrize("end", ["refused", "given up", "begun anew", "stored"])
+def test_what_a_plan_takes_counts_until_it_is_stored_refused_or_given_up(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, {"t": 2})
+    (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=[("range", owning())]))
+    assert not who.sync({who.member_id: given(0)}).synced().error_code
+    acts.rejoined(who)
+    before = cluster.shard.held_bytes
+    in_turns_of(monkeypatch, 0)
+    plan = [(f"u{number}", 0) for number in range(100)]
+    twice = plan[-1:] if end == "refused" else []
+    who.sync({who.member_id: assignment(plan + twice)})
+    cluster.advance(12)
+    assert cluster.shard.held_bytes > before + 99 * OWNED_PARTITION_BYTES
+    if end == "given up":
+        cluster.cancel(who.call_id)
+    elif end == "begun anew":
+        hear(cluster, 7, {}, {"t": 6})
+    cluster.advance(2_000)
+    if end != "given up":
+        assert bool(who.synced().error_code) == (end == "refused")
+    group = cluster.shard.groups["g"]
+    assert cluster.shard.held_bytes == group.weight_bytes == group.held_bytes
+    assert (cluster.shard.held_bytes == before) == (end in ("refused", "given up"))
+
+
+def test_a_plan_counts_while_it_is_on_its_way_to_the_log() -> None:
+    cluster = acts.shard()
+    (who,) = acts.joined(cluster, "a")
+    before = cluster.shard.held_bytes
+    cluster.auto_ack = False
+    who.sync({who.member_id: many(100)})
+    (append,) = cluster.waiting
+    assert cluster.shard.held_bytes > before + 100 * OWNED_PARTITION_BYTES + sum(map(len, append.encoded))
+    cluster.acknowledge()
+    assert cluster.shard.held_bytes == cluster.shard.groups["g"].weight_bytes
 
 
 def test_what_a_member_keeps_of_a_topic_is_copied_once_however_often_a_plan_names_it(

@@ -420,7 +420,11 @@ class ShardLife:
     def _check_bytes(self) -> None:
         context = self.cluster.shard._context
         groups = [*context.groups.values(), *context.held.values()]
-        on_their_way = sum(record.ByteSize() for record in context.on_their_way())
+        on_their_way = sum(append.bytes for append in context._appends.values())
+        for append in context._appends.values():
+            more = append.bytes - sum(record.ByteSize() for record in append.records)
+            if more < 0 or (more and (append.holds is None or append.holds.planned is None)):
+                raise Differs(f"{more} bytes more than its records count for what is on its way")
         if self.cluster.shard.held_bytes != sum(map(_weight, groups)) + on_their_way:
             raise Differs("what the groups hold is counted wrong")
         sizes: dict[str, tuple[int, int, int]] = {}

@@ -188,6 +188,7 @@ class ShardContext:
         overdue: Callable[[], None] | None = None,
         step_bytes: int = APPEND_MAX_BYTES,
         before: BeforePart | None = None,
+        more_bytes: int = 0,
     ) -> None:
         """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
 
@@ -203,6 +204,7 @@ class ShardContext:
             step_bytes: how much is carried out at a time, where that takes longer than to store it.
             before: called with each of several parts but the last before it is carried out; then all of them
                 are stored together, as far as the log takes them at a time. None: each may be stored alone.
+            more_bytes: what is held in memory for them besides, and counts until they are stored.
         """
         some = tuple(records)
         encodings = tuple(map(encoded, some))
@@ -216,7 +218,12 @@ class ShardContext:
             some, encodings = some[last], encodings[last]
         if holds is not None:
             holds.line.in_flight = True
-        self._send(OpenAppend(some, encodings, done, self._lose_patience, holds, tuple(calls), overdue))
+        waiting = tuple(calls)
+        self._send(
+            OpenAppend(
+                some, encodings, done, self._lose_patience, holds, waiting, overdue, more_bytes=more_bytes
+            )
+        )
 
     def _send(self, append: OpenAppend, *, joined: bool = False) -> None:
         self._last_append_id += 1

@@ -24,9 +24,10 @@ class OpenAppend(Timer):
         calls: calls that wait for it.
         overdue: what is to run at its deadline; None: nothing.
         before: called with its records before they are carried out; None: nothing is.
+        more_bytes: what is held in memory for it besides, until then.
 
     Attributes:
-        bytes: how many all of its records have.
+        bytes: how many all of its records have, and these.
     """
 
     __slots__ = ("_impatient", "before", "bytes", "calls", "done", "encoded", "holds", "overdue", "records")
@@ -41,11 +42,12 @@ class OpenAppend(Timer):
         calls: tuple[int, ...] = (),
         overdue: Callable[[], None] | None = None,
         before: BeforePart | None = None,
+        more_bytes: int = 0,
     ) -> None:
         super().__init__()
         self.records = records
         self.encoded = encoded
-        self.bytes = sum(map(len, self.encoded))
+        self.bytes = sum(map(len, self.encoded)) + more_bytes
         self.done = done
         self._impatient = impatient
         self.holds = holds

@@ -1,6 +1,6 @@
 """SyncGroup and Heartbeat: what a member of a generation asks."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import groupby, repeat
 from typing import NamedTuple
@@ -97,19 +97,23 @@ class Syncs:
         else:
             self._park(group, member, call)
 
-    def _go_through(self, group: Group, call: Request, place: "_Place", work: Iterator[None]) -> None:
+    def _go_through(
+        self, group: Group, call: Request, place: "_Place", work: Generator[None, None, None]
+    ) -> None:
         """Goes through what a leader hands in, where that takes long in several turns (LIM-17).
 
         What comes for the group meanwhile waits in line. Should it change all the same, the call begins anew.
         """
         for _ in work:
-            self._context.lines.go_on_later(group, call, partial(self._go_on, group, call, place, work))
+            self._context.lines.pause(group, partial(self._go_on, group, call, place, work))
             return
 
-    def _go_on(self, group: Group, call: Request, place: "_Place", work: Iterator[None]) -> None:
-        if self._context.groups.get(group.group_id) is group and _place_of(group) == place:
+    def _go_on(self, group: Group, call: Request, place: "_Place", work: Generator[None, None, None]) -> None:
+        is_as_before = self._context.groups.get(group.group_id) is group and _place_of(group) == place
+        if is_as_before and call.call_id in self._context.calls:
             self._go_through(group, call, place, work)
         else:
+            work.close()
             self._context.lines.route(call.call_id)
 
     def _park(self, group: Group, member: Member, call: Request) -> None:
@@ -122,16 +126,29 @@ class Syncs:
 
     def _hand_in(
         self, group: Group, member: Member, call: Request, request: SyncGroupRequest
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         """Refuses a plan, or stores it; yields when others should have their turn."""
+        room = _PlanRoom(self._context, group)
+        try:
+            yield from self._judge(group, member, call, request, room)
+        finally:
+            room.leave()
+
+    def _judge(
+        self, group: Group, member: Member, call: Request, request: SyncGroupRequest, room: "_PlanRoom"
+    ) -> Iterator[None]:
         limit = self._context.config.max_partitions
         plan = Plan()
-        yield from plan.read(request, group.members, limit)
+        for _ in plan.read(request, group.members, limit):
+            if full := room.take(plan):
+                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
+            yield
         if plan.partitions > limit:
             text = f"assignments: more than {limit:,} partitions are given, which is as many as may be"
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
             return
-        if full := self._context.bounds.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
+        if full := room.take(plan):
             self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
             return
         yield from plan.look_for_twice(group.members)
@@ -168,6 +185,7 @@ class Syncs:
             partial(self._assignment_stored, group, to_release),
             holds=group,
             overdue=partial(self._refuse_syncs, group),
+            more_bytes=room.bytes,
         )
 
     def _sync_while_stable(self, group: Group, member: Member, call: Request, _: SyncGroupRequest) -> None:
@@ -262,6 +280,39 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
+
+
+class _PlanRoom:
+    """What a plan takes in memory while it is gone through counts as what groups hold (LIM-22).
+
+    Else many groups could each hand one in that there is room for alone.
+
+    Args:
+        context: the shard.
+        group: the group.
+
+    Attributes:
+        bytes: what it takes beyond what the assignment before it does.
+    """
+
+    def __init__(self, context: ShardContext, group: Group) -> None:
+        self._context = context
+        self._group = group
+        self.bytes = 0
+
+    def take(self, plan: Plan) -> str:
+        """Counts a plan as far as it was read; returns why there is no room for it, or an empty text."""
+        more = plan.held_bytes - self._group.assigned_bytes - self.bytes
+        full = self._context.bounds.too_much(more, at_work=True)
+        if more > 0 and not full:
+            self.bytes += more
+            self._context.holdings.bytes += more
+        return full
+
+    def leave(self) -> None:
+        """It is refused, or on its way to the log and counts with its record."""
+        self._context.holdings.bytes -= self.bytes
+        self.bytes = 0
 
 
 class _Place(NamedTuple):
