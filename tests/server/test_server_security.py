@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kit.certificates import AUTHORITY, SERVER, Certificates, uri
+from kit.certificates import AUTHORITY, OTHER_AUTHORITY, SERVER, Certificates, uri
 from kit.tokens import token_settings
 from muster_runtime.rpc.trust.expiry import Validity
 from muster_server.dev.cluster import DevCluster
@@ -97,6 +97,38 @@ async def test_doors_that_any_certificate_opens_are_told(tmp_path: Path) -> None
         assert found.code == 1
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+async def test_ports_of_another_authority_are_not_taken_for_closed(tmp_path: Path) -> None:
+    """What refuses the connection is this command, which does not trust them."""
+    certificates = Certificates(tmp_path / "certificates")
+    folder = tmp_path / "cluster"
+    async with DevCluster(folder, coordinators=1, settings=certificates.settings) as cluster:
+        strange = {**certificates.settings, "MUSTER_TLS_CA_FILE": certificates.certificate(OTHER_AUTHORITY)}
+        found = await examine(folder, **strange)
+        ports = [f"discovery {cluster.servers}", f"metadata {cluster.metadata[0].address}"]
+        assert results(found, "identity") == dict.fromkeys(ports, SKIPPED)
+        assert results(found, "internal calls") == {}
+
+
+@pytest.mark.cluster
+async def test_rights_that_nobody_tells_are_not_taken_for_there(tmp_path: Path) -> None:
+    """Coordinators answer internal calls at a port that metadata alone knows, and none was named."""
+    rules = tmp_path / "access.toml"
+    rules.write_text('[[rule]]\nwho = ["*"]\nverbs = ["admin"]\ncluster = true\n')
+    async with DevCluster(
+        tmp_path / "c", coordinators=1, settings={"MUSTER_ACCESS_FILE": str(rules)}
+    ) as cluster:
+        for which in ((), ("--security",)):
+            _, out, problem = await doctor(*which, "--servers", cluster.servers, "-o", "json")
+            assert out, problem
+            found = Diagnosis(0, out)
+            assert results(found, "rights") == {
+                cluster.servers: OK,
+                f"coordinator-1 ({cluster.coordinators[0].address})": SKIPPED,
+            }
+
+
 PUBLIC = Port(COORDINATOR, "c:1", public=True, internal=False)
 INTERNAL = Port(METADATA, "m:2", public=False, internal=True)
 
@@ -126,6 +158,8 @@ def test_certificates_are_told_of_before_they_end(life_days: float, days: float,
         (PUBLIC, grpc.StatusCode.UNIMPLEMENTED, OK),
         (INTERNAL, grpc.StatusCode.OK, FAILED),
         (INTERNAL, grpc.StatusCode.UNAUTHENTICATED, OK),
+        (INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED, SKIPPED),
+        (INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED, SKIPPED),
         (INTERNAL, None, OK),
         (replace(INTERNAL, lets_in=True), None, FAILED),
         (replace(PUBLIC, lets_in=True), None, FAILED),
@@ -135,7 +169,7 @@ def test_certificates_are_told_of_before_they_end(life_days: float, days: float,
 def test_internal_calls_are_for_no_stranger_and_not_where_clients_connect(
     port: Port, code: grpc.StatusCode | None, result: CheckResult
 ) -> None:
-    shown = Shown(port, reached=True, internal_call=code)
+    shown = Shown(port, reached=True, tls=code is None, internal_call=code)
     (finding,) = [one for one in judge_ports([shown], 0) if one.check == "internal calls"]
     assert finding.result is result
 
@@ -148,15 +182,25 @@ def test_internal_calls_are_for_no_stranger_and_not_where_clients_connect(
         (grpc.StatusCode.PERMISSION_DENIED, OK),
         (None, OK),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, SKIPPED),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, SKIPPED),
+        (grpc.StatusCode.UNIMPLEMENTED, SKIPPED),
         (grpc.StatusCode.INTERNAL, SKIPPED),
     ],
 )
 def test_a_port_that_is_busy_or_fails_is_not_taken_for_one_that_asks_who_calls(
     code: grpc.StatusCode | None, result: CheckResult
 ) -> None:
-    shown = Shown(PUBLIC, reached=True, internal_call=grpc.StatusCode.UNIMPLEMENTED, public_call=code)
+    shown = Shown(
+        PUBLIC, True, tls=code is None, internal_call=grpc.StatusCode.UNIMPLEMENTED, public_call=code
+    )
     (finding,) = [one for one in judge_ports([shown], 0) if one.check == "identity"]
     assert finding.result is result
+
+
+@pytest.mark.parametrize("check", ["internal calls", "identity"])
+def test_a_connection_that_ends_without_tls_says_nothing(check: str) -> None:
+    shown = Shown(PUBLIC, reached=True)
+    assert [one.result for one in judge_ports([shown], 0) if one.check == check] == [SKIPPED]
 
 
 def test_what_is_not_reached_or_cannot_be_checked_is_not_taken_for_closed() -> None:

@@ -70,6 +70,18 @@ def judge_rights(processes: Sequence[Process]) -> Iterator[Finding]:
             yield Finding("rights", process.name, CheckResult.WARNING, detail, remedy)
     if on and not off:
         yield Finding("rights", ", ".join(on), CheckResult.OK, "what no rule allows is refused")
+    unknown = [p.name for p in processes if _hides_rights(p)]
+    if unknown:
+        detail = (
+            "whether they have a file of rights is not known: they answer no internal call of this machine"
+        )
+        remedy = "name metadata with --metadata: it knows where they do; and show what such calls need"
+        yield Finding("rights", ", ".join(unknown), CheckResult.SKIPPED, detail, remedy)
+
+
+def _hides_rights(process: Process) -> bool:
+    is_there = process.serving or not process.admitted
+    return is_there and process.rights == process_pb2.RIGHTS_STATE_UNSPECIFIED
 
 
 def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ ANSWER_S = 3.0
 """Time for each answer."""
 
 _CLOSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_NO_SUCH_CALL = grpc.StatusCode.UNIMPLEMENTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,9 @@ class Shown:
         reached: whether anything listens there.
         tls: whether it speaks TLS.
         validity: of its certificate; None: it showed none.
-        internal_call: how it answered an internal call; None: it did not answer.
-        public_call: how it answered a call of clients; None: it did not answer, or none was made.
-        called: whether calls were made: TLS needs the CA's certificate for that.
+        internal_call: how it answered an internal call; None: by the end of the connection.
+        public_call: how it answered a call of clients; None: the same way, or none was made.
+        called: whether calls were made: TLS needs the certificate of the authority for that.
     """
 
     port: Port
@@ -82,7 +84,7 @@ async def look_at(port: Port, tls: TlsSettings) -> Shown:
     speaks_tls = validity is not None
     credentials: grpc.ChannelCredentials | None = None
     if speaks_tls:
-        if tls.ca_file is None:
+        if tls.ca_file is None or not await _is_trusted(address.host, address.port, tls.ca_file):
             return Shown(port, True, speaks_tls, validity, called=False)
         credentials = grpc.ssl_channel_credentials(tls.ca_file.read_bytes())
     channel = (
@@ -113,6 +115,19 @@ async def _certificate(host: str, port: int) -> Validity | None:
     return Validity.of(x509.load_der_x509_certificate(shown)) if shown else None
 
 
+async def _is_trusted(host: str, port: int, ca_file: Path) -> bool:
+    """Whether the authority vouches for a port: one that does not also ends a stranger's connection."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        context.set_alpn_protocols(["h2"])
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
 async def _public_call(port: Port, channel: grpc.aio.Channel) -> grpc.StatusCode | None:
     if not port.public:
         return None
@@ -124,12 +139,11 @@ async def _public_call(port: Port, channel: grpc.aio.Channel) -> grpc.StatusCode
 
 
 async def _code(call: Any, request: Any) -> grpc.StatusCode | None:
-    """How a call was answered; None: not at all."""
+    """How a call was answered; None: the connection ended, as where a handshake is refused."""
     try:
         await call(request, timeout=ANSWER_S)
     except grpc.aio.AioRpcError as error:
-        code = error.code()
-        return None if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) else code
+        return None if error.code() is grpc.StatusCode.UNAVAILABLE else error.code()
     return grpc.StatusCode.OK
 
 
@@ -152,7 +166,7 @@ def judge_ports(shown: Sequence[Shown], now_s: float | None = None) -> Iterator[
         if not one.called:
             yield Finding(
                 "identity", str(one.port), CheckResult.SKIPPED, "its certificate cannot be checked from here",
-                "set MUSTER_TLS_CA_FILE",
+                "MUSTER_TLS_CA_FILE must name its authority, and the certificate this address",
             )  # fmt: skip
             continue
         yield _judge_internal(one)
@@ -211,6 +225,10 @@ def _judge_internal(one: Shown) -> Finding:
             "internal calls are answered where clients connect, to who may make them",
             "set MUSTER_COORDINATOR_INTERNAL_LISTEN and MUSTER_COORDINATOR_INTERNAL_ON_PUBLIC=false",
         )  # fmt: skip
+    if not _is_refusal(code, one):
+        return Finding(
+            "internal calls", where, CheckResult.SKIPPED, _SAYS_NOTHING.format(_name(code)), _AGAIN
+        )
     return Finding("internal calls", where, CheckResult.OK, "a stranger's internal call is refused")
 
 
@@ -220,10 +238,25 @@ def _judge_public(one: Shown) -> Finding:
             "identity", str(one.port), CheckResult.WARNING, "it answers callers who prove nothing",
             "set MUSTER_TLS_REQUIRE_CLIENT_CERTIFICATE, or MUSTER_IDENTITY_REQUIRED: docs/access.md",
         )  # fmt: skip
-    if one.public_call is not None and one.public_call not in _CLOSED:
+    if one.public_call is _NO_SUCH_CALL or not _is_refusal(one.public_call, one):
         return Finding(
-            "identity", str(one.port), CheckResult.SKIPPED,
-            f"a caller who proves nothing was answered {one.public_call.name}, which says nothing of it",
-            "run this again; the process's log says more",
-        )  # fmt: skip
+            "identity",
+            str(one.port),
+            CheckResult.SKIPPED,
+            _SAYS_NOTHING.format(_name(one.public_call)),
+            _AGAIN,
+        )
     return Finding("identity", str(one.port), CheckResult.OK, "a caller who proves nothing is refused")
+
+
+def _is_refusal(code: grpc.StatusCode | None, one: Shown) -> bool:
+    """Whether an answer shows that strangers are refused: without TLS the end of a connection does not."""
+    return one.tls if code is None else code in _CLOSED or code is _NO_SUCH_CALL
+
+
+def _name(code: grpc.StatusCode | None) -> str:
+    return (grpc.StatusCode.UNAVAILABLE if code is None else code).name
+
+
+_SAYS_NOTHING = "a caller who proves nothing was answered {}, which says nothing of it"
+_AGAIN = "run this again; the process's log says more"
