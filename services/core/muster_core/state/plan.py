@@ -51,6 +51,7 @@ class Plan:
         self._topics: list[TopicNumbers] = []
         self._topics_of: dict[str, list[TopicNumbers]] = {}
         self._given: dict[str, list[TopicPartition]] = {}
+        self._around: dict[str, tuple[bytes, bytes]] = {}  # what the bytes have besides, before and after
         self._different: set[TopicPartition] = set()
         self.twice: TopicPartition | None = None
         self.kept: dict[str, dict[TopicPartition, tuple[str, Position]]] = {}
@@ -97,6 +98,10 @@ class Plan:
                 if self._took(len(some) // 2):
                     yield
             yield from self._read(member_id, message.partitions, self.partitions - before)
+            del message.partitions[:]
+            begin = common_pb2.Assignment(version=message.version).SerializeToString()
+            message.ClearField("version")
+            self._around[member_id] = begin, message.SerializeToString(deterministic=True)
 
     def _read(
         self, member_id: str, entries: Sequence[common_pb2.TopicPartitions], partitions: int
@@ -104,7 +109,7 @@ class Plan:
         """Reads what a member is given, which is so many partitions."""
         topics = self._topics_of[member_id] = []
         given = self._given[member_id] = []
-        at_once = max(1, min(_READ_TOPICS, AT_ONCE * len(entries) // max(1, partitions)))
+        at_once = _topics_at_once(len(entries), partitions)
         for first in range(0, len(entries), at_once):
             listed = [(one.topic, one.partitions[:]) for one in entries[first : first + at_once]]
             topics += listed
@@ -161,23 +166,26 @@ class Plan:
             member_id: the member.
             numbers_of: numbers by topic, of what it is given.
         """
-        message = read_assignment(self.assignments[member_id])
-        assert message is not None
-        for entry in message.partitions:
-            if taken := numbers_of.get(entry.topic):
-                left = [number for number in entry.partitions[:] if number not in taken]
-                del entry.partitions[:]
-                entry.partitions.extend(left)
-        left_topics = [entry for entry in message.partitions if entry.partitions]
-        del message.partitions[:]
-        message.partitions.extend(left_topics)
-        self.assignments[member_id] = message.SerializeToString(deterministic=True)
-        self._topics_of[member_id] = [(one.topic, one.partitions[:]) for one in message.partitions]
-        given = self._given[member_id] = []
-        for some in batches(_each_of(self._topics_of[member_id])):
-            given += some
-            if self._took(len(some) // PARTITIONS_AS_TOPIC):
+        before = self._topics_of[member_id]
+        topics: list[TopicNumbers] = []
+        given: list[TopicPartition] = []
+        parts: list[bytes] = []
+        at_once = _topics_at_once(len(before), len(self._given[member_id]))
+        for first in range(0, len(before), at_once):
+            some = before[first : first + at_once]
+            left = [*_left_of(some, numbers_of)]
+            listed = [common_pb2.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in left]
+            parts.append(common_pb2.Assignment(partitions=listed).SerializeToString())
+            topics += left
+            if self._took(len(some)):
                 yield
+            for each in batches(_each_of(left)):
+                given += each
+                if self._took(len(each) // PARTITIONS_AS_TOPIC):
+                    yield
+        begin, end = self._around[member_id]
+        self.assignments[member_id] = b"".join((begin, *parts, end))
+        self._topics_of[member_id], self._given[member_id] = topics, given
 
     def compare(
         self,
@@ -250,6 +258,19 @@ def batches(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartitio
     left = iter(partitions)
     while some := list(islice(left, AT_ONCE)):
         yield some
+
+
+def _topics_at_once(topics: int, partitions: int) -> int:
+    """Of so many topics with so many partitions together this many are read without a look at the time."""
+    return max(1, min(_READ_TOPICS, AT_ONCE * topics // max(1, partitions)))
+
+
+def _left_of(listed: Iterable[TopicNumbers], taken: Mapping[str, Collection[int]]) -> Iterator[TopicNumbers]:
+    for topic, numbers in listed:
+        gone = taken.get(topic)
+        left = [number for number in numbers if number not in gone] if gone else numbers
+        if left:
+            yield topic, left
 
 
 def _each_of(listed: Iterable[tuple[str, Iterable[int]]]) -> Iterator[TopicPartition]:
