@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
+import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, owns
 from coordinator.session_client import Session, call
@@ -13,7 +14,14 @@ from kit.waiting import until
 from muster_coordinator.api.rights import Rights
 from muster_coordinator.settings import GroupSettings
 from muster_core import error_code
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2, group_settings_pb2, incremental_pb2
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    group_settings_pb2,
+    incremental_pb2,
+    quotas_pb2,
+    quotas_pb2_grpc,
+)
 from muster_protos.muster.v1.group_conversion_pb2 import (
     GROUP_KIND_CLASSIC,
     GROUP_KIND_INCREMENTAL,
@@ -442,14 +450,27 @@ async def test_a_member_that_an_operator_names_by_either_id_is_told_to_be_out(ca
     with capture_logs() as lines:
         for name in (member.member_id, "nobody"):
             leaving = coordinator_pb2.LeaveGroupRequest(group_id="mine-1")
-            leaving.members.add(member_id=name)
-            leaving.members.add(group_instance_id=name)
+            leaving.members.add(member_id=name, reason="stuck since lunch")
+            leaving.members.add(group_instance_id=name, reason="stuck since lunch")
             await callers.operator.stub.LeaveGroup(leaving, timeout=60)
     told = [line for line in lines if line["event"] == "audit"]
     assert [(t["what"], t["outcome"], t.get("errors")) for t in told] == [
         ([f"member:mine-1/{member.member_id}"], "done", None),
         (["member:mine-1/nobody"], "failed", {"member:mine-1/nobody": "ERROR_CODE_UNKNOWN_MEMBER_ID"}),
     ]
+    assert {t["reason"] for t in told} == {"stuck since lunch"}
+
+
+async def test_who_asks_for_quotas_and_may_not_is_told_the_right_and_the_trail_from_where(
+    callers: Callers,
+) -> None:
+    stub: Any = quotas_pb2_grpc.QuotaServiceStub(callers.worker.channel)
+    with capture_logs() as lines, pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(), timeout=60)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "no rule allows the caller `admin` of the cluster" in str(refused.value.details())
+    (told,) = [line for line in lines if line["event"] == "audit"]
+    assert (told["action"], told["what"], told["where"]) == ("admin", ["cluster"], "127.0.0.1")
 
 
 async def test_no_quota_says_to_who_may_nothing_whether_a_group_exists(

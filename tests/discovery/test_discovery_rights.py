@@ -96,14 +96,18 @@ async def test_who_may_do_nothing_with_a_group_does_not_learn_who_serves_it(aske
 async def test_the_cluster_is_shown_to_who_may_see_it(asked: Asked) -> None:
     describe = discovery_pb2.DescribeClusterRequest()
     assert (await asked.call("watcher", "DescribeCluster", describe)).cluster.shard_count == 4
-    with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller DescribeCluster") as caught:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="no rule allows the caller `describe` of the cluster"
+    ) as caught:
         await asked.call("worker", "DescribeCluster", describe)
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     watch = discovery_pb2.WatchClusterRequest()
     stream = asked.call("watcher", "WatchCluster", watch)
     assert (await stream.read()).cluster.shard_count == 4
     stream.cancel()
-    with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller WatchCluster") as caught:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="no rule allows the caller `describe` of the cluster"
+    ) as caught:
         await asked.call("worker", "WatchCluster", watch).read()
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
@@ -124,7 +128,9 @@ async def test_who_loses_the_right_to_see_the_cluster_is_shown_no_change_of_it(
 
     await until(refused)
     asked.metadata.push(cluster(dict.fromkeys(range(4), (2, "b"))), catalog(TOPICS, 1))
-    with pytest.raises(grpc.aio.AioRpcError, match="no rule allows the caller WatchCluster") as caught:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="no rule allows the caller `describe` of the cluster"
+    ) as caught:
         await stream.read()
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
@@ -199,7 +205,10 @@ async def test_a_topic_is_changed_by_who_may(asked: Asked, name: str) -> None:
     }
     for method, request in changes.items():
         for who in ("worker", "watcher", ""):
-            assert (await asked.call(who, method, request)).error_code == NO_TOPIC
+            refusal = await asked.call(who, method, request)
+            assert refusal.error_code == NO_TOPIC
+            verb = method.removesuffix("Topic").removesuffix("Partitions").lower()
+            assert f"no rule allows the caller `{verb}` of this topic" in refusal.error_message
     assert not asked.metadata.changes
     changes.pop("AlterPartitions")  # for topics with names, which this catalog has none of
     version = common_pb2.Position(epoch=1, offset=1)

@@ -102,15 +102,15 @@ def one(**fields: str) -> bytes:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "rule: field required"),
-        (b"rule = []", "rule: list should have at least 1 item"),
-        (b"rule = 1", "rule: input should be a valid list"),
+        (b"", "rule: each begins with [[rule]], and there must be one"),
+        (b"rule = []", "rule: each begins with [[rule]], and there must be one"),
+        (b"[rule]", "rule: each begins with [[rule]], and there must be one"),
         (b"[[rule]\n", "the file is not TOML: "),
         (b"\xff", "the file is not TOML: "),
         (b"x = " + b"[" * 5_000, "the file is not TOML: "),
         (b"rules = 1\n" + one(), "rules: there is no such field"),
         (one(who=""), "rule 1: who: field required"),
-        (one(who="[]"), "rule 1: who: list should have at least 1 item"),
+        (one(who="[]"), "rule 1: who: it names nothing"),
         (one(who='[""]'), "rule 1: who[0]: string should have at least 1 character"),
         (one(who='"a"'), "rule 1: who: input should be a valid list"),
         (one(who='["a", 1]'), "rule 1: who[1]: input should be a valid string"),
@@ -123,7 +123,7 @@ def one(**fields: str) -> bytes:
         (one(groups=""), "rule 1: has one of groups, topics and cluster = true, neither none nor several"),
         (one(topics='["t"]'), "rule 1: has one of groups, topics and cluster = true"),
         (one(group='["t"]'), "rule 1: group: there is no such field"),
-        (one() + b"\n" + one(verbs="[]"), "rule 2: verbs: list should have at least 1 item"),
+        (one() + b"\n" + one(verbs="[]"), "rule 2: verbs: it names nothing"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_by_rule_and_field(text: bytes, problem: str) -> None:
@@ -212,11 +212,13 @@ async def test_a_changed_file_counts_and_a_broken_one_changes_nothing(tmp_path: 
     assert not await access.renew()
 
     with capture_logs() as lines:
-        file.write_bytes(one(verbs='["x"]'))
+        file.write_bytes(one(verbs='["x"]') + b"\n" + one(who="[]"))
         assert not await access.renew()
         assert not await access.renew()
     assert [line["event"] for line in lines] == ["access_rules_not_used"]
-    assert "rule 1: verbs[0]: 'x' is none of a group" in lines[0]["problem"]
+    first, second = lines[0]["problem"].split("; ")
+    assert "rule 1: verbs[0]: 'x' is none of a group" in first
+    assert second.endswith("rule 2: who: it names nothing")
     assert (access.is_current, len(access)) == (False, 4)
     assert access.allows(WORKER, Verb.JOIN, GROUP, "orders")
 

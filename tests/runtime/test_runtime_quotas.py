@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -367,7 +368,8 @@ async def test_the_first_callers_of_many_are_shown_in_turns(monkeypatch: pytest.
 
     monkeypatch.setattr(LoopShare, "rest", rest)
     servicer = QuotaServicer(of, Access())
-    shown = await servicer.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(limit=50), None)
+    context = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:4")
+    shown = await servicer.DescribeQuotas(quotas_pb2.DescribeQuotasRequest(limit=50), context)
     most = sorted(of.parties(), key=lambda one: -one.taken[Quota.CALLS])
     assert [caller.name for caller in shown.callers] == [one.name for one in most[:50]]
     assert shown.known == 5_000

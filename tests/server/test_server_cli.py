@@ -360,7 +360,7 @@ def test_dev_passes_rights_on_and_says_that_it_may_not_look(tmp_path: Path) -> N
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
     assert "  settings            MUSTER_ACCESS_FILE\n" in told
-    assert "PERMISSION_DENIED: no rule allows the caller DescribeCluster of the cluster" in told[-1]
+    assert "PERMISSION_DENIED: no rule allows the caller `describe` of the cluster" in told[-1]
 
 
 def test_dev_refuses_a_setting_that_nobody_knows(tmp_path: Path) -> None:

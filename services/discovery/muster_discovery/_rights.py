@@ -14,8 +14,6 @@ from muster_runtime.rpc.refusals import PermissionDenied
 from muster_runtime.turns import Turns
 
 NO_RIGHT = common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED
-NO_GROUP = "no rule allows the caller to describe this group (`muster access check` explains)"
-NO_TOPIC = "no rule allows the caller this with the topic (`muster access check` explains)"
 
 _SERVICE = discovery_pb2.DESCRIPTOR.services_by_name["CoordinatorDiscoveryService"].full_name
 
@@ -24,6 +22,11 @@ _TOPICS_AT_ONCE = 200
 _TURN_S = 0.002
 _LISTS_MAX = 16
 """Lists of all topics that are kept: one of ten thousand has a megabyte."""
+
+
+def why_not(method: str) -> str:
+    """What a caller is told who must not make a call."""
+    return need_of(_SERVICE, method).refusal
 
 
 class _List(NamedTuple):
@@ -67,9 +70,7 @@ class Rights:
             PermissionDenied: it must not.
         """
         if self._refuses(method, "", context):
-            raise PermissionDenied(
-                f"no rule allows the caller {method} of the cluster (`muster access check` explains)"
-            )
+            raise PermissionDenied(why_not(method))
 
     async def seen(
         self, answer: discovery_pb2.ListTopicsResponse, *, is_whole: bool

@@ -18,7 +18,7 @@ from muster_runtime.rpc.unread import TimedWrites
 
 from muster_discovery._checks import check_find, check_names, check_request_id, check_topic, check_topic_name
 from muster_discovery._forward import Forwarder, change_id
-from muster_discovery._rights import NO_GROUP, NO_RIGHT, NO_TOPIC, Rights
+from muster_discovery._rights import NO_RIGHT, Rights, why_not
 from muster_discovery._topics import TopicReads
 
 RETRY_AFTER_MS = 200
@@ -107,7 +107,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             if self._rights.refuses_group(group_id, context):
                 result.group_id = group_id
                 result.error_code = common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED
-                result.error_message = NO_GROUP
+                result.error_message = why_not("FindCoordinator")
             else:
                 self._find(result, group_id, seen[index] if index < len(seen) else 0)
         return response
@@ -164,7 +164,9 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """Adds a topic."""
         check_topic(request.topic)
         if self._rights.refuses_topic("CreateTopic", request.topic.name, context):
-            return discovery_pb2.CreateTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
+            return discovery_pb2.CreateTopicResponse(
+                error_code=NO_RIGHT, error_message=why_not("CreateTopic")
+            )
         self._topics.check_zones(request.topic)
         self._topics.check_names(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
@@ -177,7 +179,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """Raises the number of partitions of a topic, or sets their zones."""
         check_topic(request.topic)
         if self._rights.refuses_topic("AlterTopic", request.topic.name, context):
-            return discovery_pb2.AlterTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
+            return discovery_pb2.AlterTopicResponse(error_code=NO_RIGHT, error_message=why_not("AlterTopic"))
         self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
         answer = await self._change("AlterTopic", request.topic.name, change, request.request_id, context)
@@ -189,7 +191,9 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """Adds, weighs and removes partitions of a topic with names."""
         check_topic_name(request.topic, "topic")
         if self._rights.refuses_topic("AlterPartitions", request.topic, context):
-            return discovery_pb2.AlterPartitionsResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
+            return discovery_pb2.AlterPartitionsResponse(
+                error_code=NO_RIGHT, error_message=why_not("AlterPartitions")
+            )
         self._topics.check_alteration()
         change = metadata_pb2.ChangeTopicRequest(alter_partitions=request)
         answer = await self._change("AlterPartitions", request.topic, change, request.request_id, context)
@@ -201,7 +205,9 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """Removes a topic."""
         check_topic_name(request.name)
         if self._rights.refuses_topic("DeleteTopic", request.name, context):
-            return discovery_pb2.DeleteTopicResponse(error_code=NO_RIGHT, error_message=NO_TOPIC)
+            return discovery_pb2.DeleteTopicResponse(
+                error_code=NO_RIGHT, error_message=why_not("DeleteTopic")
+            )
         change = metadata_pb2.ChangeTopicRequest(delete=request.name)
         answer = await self._change("DeleteTopic", request.name, change, request.request_id, context)
         return discovery_pb2.DeleteTopicResponse(

@@ -68,8 +68,6 @@ _OF_CONSEQUENCE = frozenset(
 
 _MEMBERS_KNOWN = 16_384
 
-_NO_RIGHT = "no rule allows the caller {verb} of this group (`muster access check` explains)"
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -179,7 +177,8 @@ class Rights:
         def complete(answer: Any) -> Any:
             whole = answer if verdict is None else verdict.complete(answer)
             what, errors = outcomes_of(request, whole)
-            trail.done(type(request).__name__.removesuffix("Request"), what, host, errors, who)
+            action = type(request).__name__.removesuffix("Request")
+            trail.done(action, what, host, errors, who, reason=_reason_of(request))
             return whole
 
         return Verdict(request if verdict is None else verdict.request, complete, is_told=True)
@@ -467,5 +466,11 @@ def _whole(answer: GroupResponse | None) -> GroupResponse:
     return answer
 
 
+def _reason_of(request: GroupRequest) -> str:
+    """Why members are put out, as who does it says; empty: that is not said, or none is."""
+    leavers = request.members if isinstance(request, LeaveGroupRequest) else ()
+    return next((leaver.reason for leaver in leavers if leaver.reason), "")
+
+
 def _refused(request: GroupRequest, need: Need) -> GroupResponse:
-    return refusal(request, error_code.GROUP_AUTHORIZATION_FAILED, 0, _NO_RIGHT.format(verb=need.verb))
+    return refusal(request, error_code.GROUP_AUTHORIZATION_FAILED, 0, need.refusal)

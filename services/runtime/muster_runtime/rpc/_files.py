@@ -50,7 +50,7 @@ class RenewedFiles:
                     self._content = self._checked()
                 except SettingsError as error:
                     if stamp != self._refused:
-                        log.warning(f"{self._what}_not_used", problem=" ".join(error.problems))
+                        log.warning(f"{self._what}_not_used", problem="; ".join(error.problems))
                     self._refused = stamp
                     return self._content
                 self._renewals += 1

@@ -67,7 +67,8 @@ def check(
 @app.command()
 def trail(
     since: Annotated[
-        str, typer.Option(help="None before it: `2h`, `7d`, or a date and time; default: all that is kept.")
+        str,
+        typer.Option(help="None before it: `2h`, `7d`, or a date and time (UTC); default: all that is kept."),
     ] = "",
     who: Annotated[
         str | None, typer.Option(help="Of this identity alone; an empty one: of nobody's.")

@@ -12,6 +12,12 @@ class Need(NamedTuple):
     verb: Verb
     kind: Kind
 
+    @property
+    def refusal(self) -> str:
+        """What a caller is told who does not have it."""
+        what = "the cluster" if self.kind is Kind.CLUSTER else f"this {self.kind}"
+        return f"no rule allows the caller `{self.verb}` of {what} (`muster access check` explains)"
+
 
 EACH_FRAME = None
 """A stream whose calls each need what the unary ones need; the stream itself needs nothing."""

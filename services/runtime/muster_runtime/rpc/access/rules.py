@@ -268,6 +268,10 @@ def _explain(details: ErrorDetails) -> str:
     raised: Any = details.get("ctx", {}).get("error")
     if details["type"] == "extra_forbidden":
         text = "there is no such field"
+    elif where == "rule" and details["type"] in ("missing", "list_type", "too_short"):
+        text = "each begins with [[rule]], and there must be one"
+    elif details["type"] == "too_short":
+        text = "it names nothing"
     else:
         text = details["msg"] if raised is None else str(raised)
     return f"{where or 'the file'}: {text[:1].lower()}{text[1:]}"

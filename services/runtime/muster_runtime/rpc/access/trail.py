@@ -78,6 +78,7 @@ class Trail:
         where: str,
         errors: dict[str, str],
         who: Identity | None = None,
+        reason: str = "",
     ) -> None:
         """Records the answer to a call that changes or ends what others use.
 
@@ -87,6 +88,7 @@ class Trail:
             where: the address that it came from.
             errors: what of it was not done, with the name of the error.
             who: made it; absent: the caller of now.
+            reason: why, as the caller says; empty: it does not.
         """
         caller = current_identity() if who is None else who
         is_done = len(errors) < len(what)
@@ -96,14 +98,14 @@ class Trail:
             why = ", ".join(sorted(set(errors.values())))
             self.keeper.gather_each(outcome, action, caller.name, caller.proof.value, what, where, why)
         elif self.keeper is not None:
-            self.keeper.done(action, caller.name, caller.proof.value, what, where, "", errors, outcome)
+            self.keeper.done(action, caller.name, caller.proof.value, what, where, reason, errors, outcome)
         if is_done:
-            self._tell(caller, action, what, where, outcome, errors=errors)
+            self._tell(caller, action, what, where, outcome, reason=reason, errors=errors)
             return
         # Counted apart: with failures, which cost nothing, nobody hides what may be done.
         untold = self._told_before(f"{caller.name}\0" if is_unknown else caller.name)
         if untold is not None:
-            self._tell(caller, action, what, where, outcome, errors=errors, untold=untold)
+            self._tell(caller, action, what, where, outcome, reason=reason, errors=errors, untold=untold)
 
     def refused(self, action: str, what: str, where: str, why: Callable[[], str]) -> None:
         """Records that a call, or a part of one, was refused.

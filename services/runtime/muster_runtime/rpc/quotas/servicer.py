@@ -7,6 +7,7 @@ from typing import Any
 
 from muster_protos.muster.v1 import quotas_pb2, quotas_pb2_grpc
 
+from muster_runtime.addresses import host_in_peer
 from muster_runtime.loop_share import LoopShare
 from muster_runtime.rpc.access.access import Access
 from muster_runtime.rpc.access.calls import need_of
@@ -35,14 +36,13 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self._access = access
 
     async def DescribeQuotas(
-        self, request: quotas_pb2.DescribeQuotasRequest, _context: Any
+        self, request: quotas_pb2.DescribeQuotasRequest, context: Any
     ) -> quotas_pb2.DescribeQuotasResponse:
         """Those who were refused last, and those who ask most."""
         need = need_of(_SERVICE, "DescribeQuotas")
-        if not self._access.allows(current_identity().name, need.verb, need.kind):
-            raise PermissionDenied(
-                "no rule allows the caller to administer the cluster (`muster access check`)"
-            )
+        where = host_in_peer(context.peer())
+        if not self._access.allows(current_identity().name, need.verb, need.kind, where=where):
+            raise PermissionDenied(need.refusal)
         if request.limit > LISTED_MAX:
             raise InvalidArgument([Violation("limit", f"must be at most {LISTED_MAX:,}")])
         share = LoopShare()

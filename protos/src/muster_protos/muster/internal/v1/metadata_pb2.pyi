@@ -1681,7 +1681,7 @@ class TrailEvent(_message.Message):
     outcome: _builtins.str
     """`done`, `unknown` (it may still be done), `failed` or `refused`."""
     reason: _builtins.str
-    """Why it was refused, or what the new rules are."""
+    """Why it was refused; what an operator says why members are put out; or what the new rules are."""
     count: _builtins.int
     """How many calls it stands for, at least 1."""
     left_out: _builtins.int
