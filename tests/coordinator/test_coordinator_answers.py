@@ -1,9 +1,10 @@
 """Answers that may be large: in pages, bounded, and in steps between which others have their turn."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -510,6 +511,45 @@ async def test_a_history_is_put_together_of_some_generations_at_a_time(
     assert fitting.generations == whole.generations[-3:]
     request.group_id = "unknown"
     assert (await answers.history(request, 1, "")).error_code == error_code.GROUP_ID_NOT_FOUND
+
+
+async def test_what_moved_in_a_history_counts_in_its_steps_and_in_quotas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-12, LIM-39: 45 generations with a thousand moves each were one step of 36 ms."""
+    monkeypatch.setattr("muster_coordinator.api.answers._STEP_MEMBERS", 12)
+    cluster = acts.shard()
+    (who,) = acts.joined(cluster, "a")
+    for number in range(6):
+        names = [f"{number}-{place}" for place in range(20)]
+        who.sync({who.member_id: entries_of(names)}).synced()
+        acts.rejoined(who)
+    asked: list[int] = []
+    paid: list[int] = []
+
+    def at_shard(request: GroupRequest, host: str, shown: MemberRange) -> Any:
+        (reply,) = cluster.shard.handle(Request(99, request, host, shown=shown), cluster.now).replies
+        assert isinstance(reply.message, coordinator_pb2.GroupHistoryResponse)
+        asked.append(len(reply.message.generations))
+        return reply.message
+
+    monkeypatch.setattr(
+        "muster_coordinator.api.answers.current_connection",
+        lambda: SimpleNamespace(pay_partitions=paid.append),
+    )
+    answers = Answers(Scripted(at_shard), {}, MIB, Rights(Access()))
+    answer = await answers.history(coordinator_pb2.GroupHistoryRequest(group_id="g"), 1, "")
+    moves = [len(one.moves) for one in answer.generations]
+    assert moves == [20, 40, 40, 40, 40, 40, 0]
+    assert max(asked) <= 2, "the last one has none yet"
+    assert asked[1:-1] == [1] * 5
+    assert sum(paid) == sum(moves) + len(moves)
+
+
+def entries_of(topics: Sequence[str]) -> bytes:
+    """An assignment of the first partition of each topic."""
+    entries = [common_pb2.TopicPartitions(topic=topic, partitions=[0]) for topic in topics]
+    return common_pb2.Assignment(version=1, partitions=entries).SerializeToString()
 
 
 async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_and_give_way() -> None:

@@ -174,7 +174,7 @@ class Answers:
                 if not part.generations:
                     break
                 parts.append(part)
-                budget.pay(sum([len(generation.members) for generation in part.generations]))
+                budget.pay(sum([len(one.members) + len(one.moves) for one in part.generations]))
                 left_bytes -= sum(generation.ByteSize() for generation in part.generations)
                 step.limit -= len(part.generations)
                 before = Position.from_proto(part.generations[0].position).token

@@ -53,6 +53,9 @@ _READ_MAX = 100
 _BYTES_AS_MEMBER = 4 << 10
 """So many bytes of a member take about as long to show as all else of it."""
 
+_MOVES_AS_MEMBER = 4
+"""So many moves of a generation take about as long to show as one of its members."""
+
 LOOKED_AT_MAX = 1_000
 """So many groups are looked at for a page of them: more take milliseconds."""
 
@@ -238,7 +241,7 @@ class Queries:
             before = Position.parse(shown.after)
             entries = (entry for entry in entries if entry.position < before)
         for entry in islice(entries, count):
-            members += len(entry.members)
+            members += len(entry.members) + len(entry.moves) // _MOVES_AS_MEMBER
             if shown is not None and generations and members > shown.limit:
                 break
             generation = entry.to_proto()
