@@ -18,6 +18,7 @@ from muster_runtime.addresses import parse_addresses
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.trust.trust import Trust
 
+from muster_server._unreached import why_unreached
 from muster_server.dev.cluster import Description
 
 TrailEvent = metadata_pb2.TrailEvent
@@ -103,17 +104,17 @@ async def read(addresses: Sequence[str], trust: Trust, wanted: Wanted) -> list[T
                     problem = page.message
                     found += filter(wanted.has, page.events)
             except grpc.aio.AioRpcError as error:
-                problem = _why(error)
+                problem = await _why(address, error, trust)
             if not problem:
                 return found
             problems.append(f"metadata at {address}: {problem}")
     raise TrailError("; ".join(problems))
 
 
-def _why(error: grpc.aio.AioRpcError) -> str:
+async def _why(address: str, error: grpc.aio.AioRpcError, trust: Trust) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return "it is of a version that keeps no audit trail"
-    return f"{error.code().name}: {error.details()}"
+        return "it does not know ReadTrail: it is no metadata, or of a version that keeps no audit trail"
+    return await why_unreached(address, error, trust.tls) or f"{error.code().name}: {error.details()}"
 
 
 def run(addresses: Sequence[str], wanted: Wanted) -> list[TrailEvent]:

@@ -26,6 +26,8 @@ from muster_runtime.addresses import Address
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.trust.trust import Trust
 
+from muster_server._unreached import why_unreached
+
 _NOT_ADMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 ANSWER_S = 3.0
@@ -92,7 +94,8 @@ class Asker:
             try:
                 answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
             except grpc.aio.AioRpcError as error:
-                return replace(about_it, problem=_words(error))
+                unreached = await why_unreached(address, error, self._trust.tls)
+                return replace(about_it, problem=unreached or _words(error))
         serving = answer.status == health_pb2.HealthCheckResponse.SERVING
         async with open_channel(about_it.internal, self._trust) as channel:
             stub: Any = process_pb2_grpc.ProcessServiceStub(channel)

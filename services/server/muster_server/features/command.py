@@ -25,6 +25,7 @@ from muster_runtime.settings import load
 from rich.console import Console
 from rich.table import Table
 
+from muster_server._unreached import why_unreached
 from muster_server.dev.cluster import Description
 
 app = typer.Typer(
@@ -145,15 +146,20 @@ async def _ask(address: str, trust: Trust) -> metadata_pb2.ListFeaturesResponse:
                 metadata_pb2.ListFeaturesRequest(), timeout=_ANSWER_S
             )
         except grpc.aio.AioRpcError as error:
-            raise FeaturesError(f"metadata at {address} {_why(error)}") from None
+            raise FeaturesError(f"metadata at {address} {await _why(address, error, trust)}") from None
     return answer
 
 
-def _why(error: grpc.aio.AioRpcError) -> str:
+async def _why(address: str, error: grpc.aio.AioRpcError, trust: Trust) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return "is of a version that knows no features: replace it by this version first"
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return (
+            "does not know the call: it is no metadata (name all instances of it with --metadata), or of a "
+            "version without features (replace it by this version first)"
+        )
+    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return f"refuses: {error.details()}"
+    if unreached := await why_unreached(address, error, trust.tls):
+        return f"is not reached: {unreached}"
     return (
         f"does not answer ({error.code().name}: {error.details()}): start it, for it may know no "
         "features; if it is gone for good, name only the others with --metadata"
@@ -175,7 +181,7 @@ async def enable_one(addresses: Sequence[str], trust: Trust, feature: str) -> No
                     metadata_pb2.EnableFeatureRequest(name=feature), timeout=_ANSWER_S
                 )
             except grpc.aio.AioRpcError as error:
-                problem = f"metadata at {address} {_why(error)}"
+                problem = f"metadata at {address} {await _why(address, error, trust)}"
                 continue
         if answer.outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_ENABLED:
             return
