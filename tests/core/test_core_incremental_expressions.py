@@ -7,9 +7,11 @@ from kit.lives.virtual_shard import VirtualShard
 from kit.logs.snapshots import check_every_cut
 from muster_core import error_code
 from muster_core.catalog import Catalog
+from muster_core.config import GroupConfig
 from muster_core.events import Resolve, Resolved, TopicsChanged
 from muster_core.incremental.decisions.heartbeat import EXPRESSIONS_MAX
 from muster_core.protocol.room import Room
+from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -24,8 +26,8 @@ def tell(cluster: VirtualShard, changed: set[str], **partitions: int) -> None:
     cluster.feed(TopicsChanged(frozenset(changed), catalog=Catalog(place, partitions, {}, incarnations)))
 
 
-def shard(records: VirtualShard | None = None) -> VirtualShard:
-    cluster = VirtualShard(None, None if records is None else records.log, features=FEATURES)
+def shard(records: VirtualShard | None = None, config: GroupConfig | None = None) -> VirtualShard:
+    cluster = VirtualShard(config, None if records is None else records.log, features=FEATURES)
     cluster.shard.live_in(Room(assignors=SERVER_ASSIGNORS, expressions=Re2Expressions()))
     cluster.works = answer_to
     tell(cluster, set(), orders=2, orders_eu=1, bills=1)
@@ -176,3 +178,25 @@ def test_who_drops_its_expression_gives_back_what_that_matched(later: str) -> No
     for _ in range(3):
         member.beat(member.owned)
     assert topics(cluster, "a") == {topic for topic, _ in member.owned} == {"bills"}
+
+
+def test_offsets_do_not_expire_before_it_is_known_what_an_expression_matches() -> None:
+    config = GroupConfig(offsets_retention_ms=3_000, retention_check_interval_ms=500)
+    cluster = shard(config=config)
+    commit = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1)
+    for topic in ("orders", "bills"):
+        commit.topics.add(name=topic).partitions.add(partition=0, offset=7)
+    cluster.ask(commit)
+    ask(cluster, "a", 0, "nothing.*")
+    ask(cluster, "b", 0, "orders")
+    cluster.advance(2 * config.offsets_retention_ms)
+    group = cluster.shard.groups["g"]
+    assert set(incremental_of(cluster).expressions) == {"nothing.*"}, (
+        "the pause between two looks is not over"
+    )
+    assert set(group.offsets.table) == {("orders", 0), ("bills", 0)}
+    cluster.advance(10_000)
+    ask(cluster, "b", 1)
+    assert incremental_of(cluster).expressions["orders"] == {"orders"}
+    cluster.advance(config.retention_check_interval_ms)
+    assert set(group.offsets.table) == {("orders", 0)}

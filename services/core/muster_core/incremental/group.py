@@ -273,6 +273,11 @@ class IncrementalGroup:
         """Whether a member subscribes to an expression."""
         return expression in self.tally.expressions
 
+    @property
+    def knows_matches(self) -> bool:
+        """Whether it is known of each expression that members subscribe to what it matches."""
+        return self.expressions.keys() >= self.tally.expressions.keys()
+
     def resolve(self, expression: str, topics: frozenset[str]) -> None:
         """Notes what an expression matches.
 

@@ -269,7 +269,8 @@ class Offsets:
             return [p for p, at in offsets if (at.expire_at_ms <= now_ms if at.expire_at_ms else all_old)]
         wanted: frozenset[str] | None = frozenset()
         if group.incremental is not None:
-            wanted = subscribed_topics(group.incremental)
+            known = group.incremental.knows_matches
+            wanted = subscribed_topics(group.incremental) if known else None
         elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
             wanted = group.subscribed_topics
         elif group.state is not GroupState.EMPTY:
