@@ -340,6 +340,6 @@ def test_who_gives_back_what_is_of_deleted_topics_is_brought_to_no_epoch_before_
     member = Member(Told("a"), epoch=7, held=held, target=frozenset(held))
     group.put(member)
     group.renew(["t"], Position(1, 10))
-    step = next_step(group, member, Report(frozenset({("t", 0)}).intersection, None))
+    step = next_step(group, member, Report(frozenset({("t", 0)}).intersection, None), {})
     assert step is not None
     assert (step.epoch, step.released, step.taken) == (7, frozenset({("u", 0)}), frozenset({("t", 0)}))

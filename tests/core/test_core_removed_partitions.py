@@ -6,12 +6,16 @@ import pytest
 from conformance import acts
 from core.test_core_sync_edges import given, owning
 from core.test_core_topics import UNKNOWN_TOPIC, codes
+from kit.lives.incremental_shard import NumberedMember, incremental_of, incremental_shard, settle
 from kit.lives.virtual_shard import VirtualShard
+from kit.logs.core_audit import broken_promises
 from kit.logs.snapshots import through_snapshot
 from muster_core import error_code
 from muster_core.catalog import Catalog
+from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
 from muster_core.features import NO_FEATURES
+from muster_core.incremental.group import IncrementalGroupState
 from muster_core.position import Position
 from muster_core.protocol.topics import removed_partitions
 from muster_core.state.quarantine import Quarantine
@@ -27,14 +31,14 @@ def hear(
     count: int,
     *removed: int,
     deleted: dict[str, int] | None = None,
-    incarnation: int = 1,
+    incarnation: int | None = 1,
 ) -> None:
     """The shard hears that topic `t` has so many partitions, removed ones included."""
     catalog = Catalog(
         offset,
         {"t": count, "other": 9},
         deleted or {},
-        {"t": incarnation},
+        {} if incarnation is None else {"t": incarnation},
         epoch=1,
         removed={"t": frozenset(removed)} if removed else {},
     )
@@ -302,3 +306,45 @@ def test_a_catalog_that_removes_nothing_is_taken_in_without_a_look_at_offsets() 
     hear(cluster, 7, 4, 2)
     with pytest.raises(AssertionError, match="were looked at"):
         hear(cluster, 8, 4, 1, 2)
+
+
+@pytest.mark.parametrize("incarnation", [1, None], ids=["known", "of-an-earlier-version"])
+@pytest.mark.parametrize("is_reloaded", [False, True], ids=["same-owner", "next-owner"])
+def test_a_removal_goes_with_its_topic_also_where_no_group_has_anything_of_it(
+    is_reloaded: bool, incarnation: int | None
+) -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, 3, incarnation=incarnation)
+    (gone,) = acts.joined(cluster, acts.member(cluster, "a", **RANGE))
+    hear(cluster, 6, 3, 1, incarnation=incarnation)
+    assert notes(cluster) == [("t", [1])]
+    assert gone.leave() == 0
+    after = cluster.reloaded() if is_reloaded else cluster
+    hear(after, 9, 2, deleted={"t": 8}, incarnation=9)
+    (member,) = acts.joined(after, acts.member(after, "b", **RANGE))
+    assert member.sync({member.member_id: given(0, 1)}).synced().error_code == 0
+    assert acts.commit(after, member, partitions={1: 5}) == 0
+    assert after.shard.removed == ()
+    assert broken_promises(after) == []
+
+
+def test_nobody_is_given_what_was_removed_since_the_target_was_computed() -> None:
+    cluster = incremental_shard(4, config=GroupConfig(incremental_assignment_interval_ms=20_000))
+    first, second = NumberedMember(cluster, "a"), NumberedMember(cluster, "b")
+    first.join()
+    cluster.advance(20_001)
+    second.join()
+    first.beat(first.owned)
+    target = incremental_of(cluster).members["b"].target
+    removed, left = sorted(target)
+    catalog = Catalog(9, {"t": 4}, {}, {"t": 2}, removed={"t": frozenset({removed[1]})})
+    cluster.feed(TopicsChanged(frozenset({"t"}), catalog=catalog))
+    first.beat(first.owned)
+    second.beat(second.owned)
+    assert incremental_of(cluster).members["b"].target == target, "the next one is not computed yet"
+    assert second.has == {left}
+    cluster.advance(20_001)
+    settle(first, second)
+    assert incremental_of(cluster).state is IncrementalGroupState.STABLE
+    assert first.has | second.has == {("t", number) for number in range(4)} - {removed}
+    assert broken_promises(cluster) == []

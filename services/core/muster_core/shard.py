@@ -93,7 +93,7 @@ class Shard:
         self._context.application.frozen = quarantine.groups
         self._rebalancer = Rebalancer(context)
         self._deletions = TopicDeletions(context)
-        self._removed_partitions = RemovedPartitions(context)
+        self._removed_partitions = RemovedPartitions(context, self._deletions)
         self._syncs = Syncs(context, self._rebalancer, self._deletions)
         self._targets = Targets(context)
         self._deadlines = Deadlines(context, self._targets)

@@ -89,7 +89,7 @@ class SettingsChanges:
             return []
         if changed == ["hold"] and after.hold:
             return []
-        decision = Decision(incremental, group.group_id, context.record)
+        decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
         if ends:
             decision.end_hold()
         decision.raise_epoch(causes.settings_changed(changed, context.now.wall_ms), incremental.topics_hash)

@@ -1,6 +1,6 @@
 """One decision: records that are stored together, and the group as they leave it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from google.protobuf.message import Message
 from muster_protos.muster.log.v1 import incremental_pb2, records_pb2
@@ -28,6 +28,7 @@ class Decision:
         group: the group as it is; not changed.
         group_id: its id.
         new_record: makes an empty record, with the time.
+        removed: numbers of removed partitions, by topic, which nobody is given.
 
     Attributes:
         began: the group as it is.
@@ -36,13 +37,18 @@ class Decision:
     """
 
     def __init__(
-        self, group: IncrementalGroup, group_id: str, new_record: Callable[[], records_pb2.Record]
+        self,
+        group: IncrementalGroup,
+        group_id: str,
+        new_record: Callable[[], records_pb2.Record],
+        removed: Mapping[str, Collection[int]],
     ) -> None:
         self.began = group
         self.group = group.draft()
         self.records: list[records_pb2.Record] = []
         self._group_id = group_id
         self._new_record = new_record
+        self._removed = removed
         self._retargeted: set[str] = set()
 
     def subscribe(self, told: Told, *, joined: bool) -> None:
@@ -125,7 +131,7 @@ class Decision:
     def reconcile(self, member_id: str, report: Report) -> None:
         """Brings a member one step towards its target, if there is one to be made."""
         member = self.group.members[member_id]
-        step = next_step(self.group, member, report)
+        step = next_step(self.group, member, report, self._removed)
         if step is not None:
             self._step(member, step)
 

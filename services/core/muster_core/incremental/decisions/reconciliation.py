@@ -10,7 +10,7 @@ A stream member makes its step with the record that changes something for it; wh
 is none, since its epoch follows by itself (docs/safety.md, INC-18, INC-19).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from muster_core.incremental.group import IncrementalGroup, among
@@ -49,8 +49,18 @@ class Step(NamedTuple):
     waits: bool = False
 
 
-def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step | None:
-    """The step that a member makes now; None: none."""
+def next_step(
+    group: IncrementalGroup, member: Member, report: Report, removed: Mapping[str, Collection[int]]
+) -> Step | None:
+    """The step that a member makes now; None: none.
+
+    Args:
+        group: its group.
+        member: who makes it.
+        report: what it says.
+        removed: numbers of removed partitions by topic. Nobody gets one that a target of before has: it waits
+            for the next target (TOP-18).
+    """
     released, epoch = NONE, group.epoch_of(member)
     stale = member.stale(group.renewed)
     if member.pending:
@@ -71,6 +81,8 @@ def next_step(group: IncrementalGroup, member: Member, report: Report) -> Step |
         return Step(epoch, released, taken)
     own = NONE if report.version is None else released  # Kafka 4.1 gives it with the next request
     owned = among(group.owners, lacking) - own
+    if removed:
+        owned |= frozenset([one for one in lacking if one[1] in removed.get(one[0], ())])
     given = without(lacking, owned)
     step = Step(group.target_epoch, released | taken, NONE, given, waits=bool(owned))
     return None if _changes_nothing(member, step, report) else step

@@ -63,7 +63,8 @@ def decide_together(
         asked: one request, or several of different members each of which `can_be_together`.
         new_record: makes an empty record, with the time.
     """
-    decision = Decision(group, asked[0].request.group_id, new_record)
+    removed = asked[0].around.topics.removed
+    decision = Decision(group, asked[0].request.group_id, new_record, removed)
     outcomes: list[Turn | Outcome | Refused] = []
     cause: Cause | None = None
     for request, around in asked:

@@ -247,7 +247,7 @@ class Deadlines:
         if not gone or group.incremental is None:
             return
         context = self._context
-        decision = Decision(group.incremental, group.group_id, context.record)
+        decision = Decision(group.incremental, group.group_id, context.record, context.catalog.removed)
         topics = topics_of(context.catalog)
         when = partial(self._targets.when, group)
         assignors = assignors_of(context.room.assignors, group.settings)

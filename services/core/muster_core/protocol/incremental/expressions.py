@@ -102,7 +102,7 @@ class ExpressionSearch:
         search.resolved_ms = context.now.boot_ms
         if incremental is None or context.groups.get(group.group_id) is not group:
             return
-        decision = Decision(incremental, group.group_id, context.record)
+        decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
         changed = False
         for expression, found in event.topics.items():
             topics = self._seen(incremental, expression, found)

@@ -125,7 +125,7 @@ class IncrementalHeartbeats:
             return
         self._out_of_date.discard(group.group_id)
         topics = topics_of(context.catalog)
-        decision = Decision(incremental, group.group_id, context.record)
+        decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
         topics_hash = topics.hash_of(subscribed_topics(incremental))
         if topics_hash != incremental.topics_hash:
             decision.raise_epoch(causes.topics_changed(context.now.wall_ms), topics_hash)
@@ -377,7 +377,7 @@ class IncrementalHeartbeats:
                 code = error_code.GROUP_CLASSIC if is_classic else error_code.UNKNOWN_MEMBER_ID
                 context.refuse(one.call.call_id, code)  # it may join anew
             return
-        decision = Decision(incremental, group.group_id, context.record)
+        decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
         outcomes: list[tuple[Waiting, Outcome]] = []
         for one in waiting:
             member = decision.group.members.get(one.request.member_id)

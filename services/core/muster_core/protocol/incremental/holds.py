@@ -51,7 +51,7 @@ class Holds:
             return
         if group.group_id in self._ends:
             return  # a join has made it longer while this waited in line
-        decision = Decision(incremental, group.group_id, context.record)
+        decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
         decision.end_hold()
         decision.raise_epoch(causes.hold_ended(context.now.wall_ms), incremental.topics_hash)
         context.append(decision.records, nothing_follows, holds=group)

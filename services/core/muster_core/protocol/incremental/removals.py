@@ -65,7 +65,7 @@ class Removals:
         left = first.told.classic_session_ms and not call.is_operator and request.members[0].member_id
         kind = cause_kind.LEFT if left else cause_kind.ADMIN
         cause = causes.by_member(kind, first, context.now.wall_ms, reason=reason)
-        decision = Decision(incremental, group.group_id, context.record)
+        decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
         assignors = assignors_of(context.room.assignors, group.settings)
         when = partial(self._targets.when, group)
         gone = [(member, cause) for member in leaving.values()]

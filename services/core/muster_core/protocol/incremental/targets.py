@@ -212,7 +212,7 @@ class Targets:
             return
         topics = topics_of(context.catalog)
         if not self._is_large(group, incremental):
-            decision = Decision(incremental, group_id, context.record)
+            decision = Decision(incremental, group_id, context.record, context.catalog.removed)
             assignors = assignors_of(context.room.assignors, group.settings)
             assign_due(decision, topics, assignors, are_alike(incremental))
             self._store(group, decision)
@@ -250,7 +250,7 @@ class Targets:
             changes, waits = what_counts(incremental, event.changes, topics, running.incarnations)
             if group.settings.hold or incremental.holds_moves:
                 changes = without_moves(incremental, changes)
-            decision = Decision(incremental, group.group_id, context.record)
+            decision = Decision(incremental, group.group_id, context.record, context.catalog.removed)
             decision.assign(running.server_assignor, running.epoch, changes)
             if waits and running.epoch == incremental.epoch:
                 decision.raise_epoch(causes.share_waits(context.now.wall_ms), incremental.topics_hash)

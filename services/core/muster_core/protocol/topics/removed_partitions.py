@@ -11,6 +11,7 @@ from muster_core.incremental.targets.target import subscribed_topics
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.open_append import nothing_follows
 from muster_core.protocol.topics.tombstones import STEP_BYTES, offset_tombstones
+from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.state.group import Group
 from muster_core.state.published import TopicPartition
 from muster_core.waiting.timing_wheel import CallbackTimer
@@ -47,10 +48,12 @@ class RemovedPartitions:
 
     Args:
         context: the shard.
+        deletions: of topics.
     """
 
-    def __init__(self, context: ShardContext) -> None:
+    def __init__(self, context: ShardContext, deletions: TopicDeletions) -> None:
         self._context = context
+        self._deletions = deletions
         self._carried_out: Mapping[str, frozenset[int]] = {}
         self._work: deque[Iterator[_Found]] = deque()
         self._pause = CallbackTimer("", self._go_on)
@@ -73,6 +76,8 @@ class RemovedPartitions:
             return
         records = list(self._of_those_to_come(new))
         if note := self._note(new):
+            # So that who loads the log later knows which topics of these names the removals are of.
+            self._deletions.note_before([entry.topic for entry in note.partitions_removed.topics])
             records.append(note)
         if records:
             self._context.append(records, nothing_follows, step_bytes=STEP_BYTES)

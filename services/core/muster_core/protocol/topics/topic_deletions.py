@@ -67,6 +67,7 @@ class TopicDeletions:
             or context.quarantine.groups
             or self._is_about_to_be_owned(deleted)
             or not deleted.isdisjoint(self._incarnations)
+            or not deleted.isdisjoint(self._noted_removals())
         ):
             records.append(self._seen(deleted))
             context.deletions.append(deleted)
@@ -118,6 +119,13 @@ class TopicDeletions:
             for record in self._context.on_their_way()
             for entry in record.member_stepped.given
         )
+
+    def _noted_removals(self) -> Iterator[str]:
+        """Topics of which the log says, or is about to, that partitions were removed."""
+        yield from self._context.application.removed
+        for record in self._context.on_their_way():
+            for entry in record.partitions_removed.topics:
+                yield entry.topic
 
     def note_before(self, topics: Iterable[str]) -> None:
         """Appends what the log must say before offsets or an assignment in these topics.

@@ -140,7 +140,7 @@ class Conversions:
         if call is not None:
             record.cause.CopyFrom(causes.converted_by_operator(context.now.wall_ms, reason))
         draft = _draft(group, record)
-        decision = Decision(draft, group.group_id, context.record)
+        decision = Decision(draft, group.group_id, context.record, context.catalog.removed)
         if not record.topics_hash:
             decision.raise_epoch(record.cause, topics.hash_of(subscribed_topics(draft)))
             assignors = assignors_of(context.room.assignors, group.settings)
