@@ -2,12 +2,18 @@
 
 from kit.lives.shard_fuzz import LENGTH, ShardLife
 
+from fuzz.cuts import cut_by
 from fuzz.draw import Draw
 
 LONGEST_BYTES = 4_096
 
 
 def play(data: bytes) -> None:
+    with cut_by(data):
+        _play(data)
+
+
+def _play(data: bytes) -> None:
     source = Draw(data)
     life = ShardLife(source)
     for _ in range(LENGTH):

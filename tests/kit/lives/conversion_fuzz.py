@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 
 from kit.lives.changer import Changer
-from kit.lives.incremental_fuzz import CONFIG, IncrementalShardLife, Rests, check_settled
+from kit.lives.incremental_fuzz import CONFIG, IncrementalShardLife, Rests, check_settled, partitions_of
 from kit.lives.incremental_shard import GROUP
 from kit.lives.played import Differs, played
 from kit.logs.core_audit import broken_promises
@@ -106,7 +106,7 @@ class ConversionLife(IncrementalShardLife):
 
     def _plan(self, members: list[str]) -> dict[str, bytes]:
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
-        everything = [(n, i) for n in ("t", "u") for i in range(self._catalog.partitions.get(n, 0))]
+        everything = [one for topic in ("t", "u") for one in partitions_of(self._catalog, topic)]
         for at, partition in enumerate(everything):
             shares[members[at % len(members)]].append(partition)
         return {

@@ -363,9 +363,7 @@ class Life:
         """Unloads; so many appends that were on their way landed all the same; loads."""
         self.cluster.auto_ack = False
         self.cluster.feed(Unload())
-        for append in list(self.cluster.waiting)[:landed]:
-            last, _ = self.cluster.log[-1]
-            self.cluster.log.extend((last.after(1 + i), record) for i, record in enumerate(append.records))
+        self.cluster.land(landed)
         now_ms = self.cluster.now_ms
         self.cluster = self.cluster.reloaded()
         self.cluster.now_ms = max(now_ms, self.cluster.now_ms)

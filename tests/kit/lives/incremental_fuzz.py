@@ -34,6 +34,7 @@ from muster_core.events import (
 )
 from muster_core.incremental.group import IncrementalGroup, IncrementalGroupState
 from muster_core.incremental.member import Member
+from muster_core.incremental.partitions import TopicPartition
 from muster_core.incremental.tally import Tally
 from muster_core.position import Position
 from muster_core.protocol.room import Room
@@ -266,20 +267,25 @@ class IncrementalShardLife:
     # --- the world
 
     def _topic(self) -> None:
-        """A topic is created, grows, or is deleted; mostly it is created again at once."""
+        """A topic is created, grows, loses a partition, or is deleted; mostly it is created again at once."""
         before, name = self._catalog, self._draw.choice(TOPICS)
         offset, partitions = before.offset + 1, dict(before.partitions)
         deletions, incarnations = dict(before.deletions), dict(before.incarnations)
-        is_deleted = name in partitions and self._draw.random() < 0.5
+        removed, chance = dict(before.removed), self._draw.random()
+        is_deleted = name in partitions and chance < 0.5
         if is_deleted:
             del partitions[name], incarnations[name]
+            removed.pop(name, None)
             deletions[name] = offset
-        if name in partitions:
+        if name in partitions and chance < 0.65:
+            gone = self._draw.randrange(partitions[name])
+            removed[name] = removed.get(name, frozenset()) | {gone}
+        elif name in partitions:
             partitions[name] += 1
         elif not is_deleted or self._draw.random() < 0.6:
             offset += is_deleted
             partitions[name], incarnations[name] = self._draw.randrange(1, 5), offset
-        self._catalog = Catalog(offset, partitions, deletions, incarnations, epoch=1)
+        self._catalog = Catalog(offset, partitions, deletions, incarnations, epoch=1, removed=removed)
         self.cluster.feed(TopicsChanged(frozenset({name}), catalog=self._catalog))
 
     def _time_passes(self) -> None:
@@ -304,12 +310,14 @@ class IncrementalShardLife:
             self.cluster.feed(answer_to(one))
 
     def _stream(self) -> None:
-        stream_id = self._streams.one()
-        if self._draw.random() < 0.6:
+        """A stream beats or breaks; or all break, as when the machines of many members are gone."""
+        stream_id, chance = self._streams.one(), self._draw.random()
+        if chance < 0.6:
             self.cluster.feed(Beat(stream_id, self._streams.next_beat()))
-        else:
-            self._streams.close(stream_id)
-            self.cluster.feed(StreamBroken(stream_id, self._draw.random() < 0.8))
+            return
+        for broken in [stream_id] if chance < 0.95 else list(self._streams.open):
+            self._streams.close(broken)
+            self.cluster.feed(StreamBroken(broken, self._draw.random() < 0.8))
 
     def _detach(self) -> None:
         if (found := self._any_member()) is not None:
@@ -327,6 +335,7 @@ class IncrementalShardLife:
 
     def _another_owner(self) -> None:
         """What is not acknowledged is lost; calls and work go nowhere."""
+        self.cluster.land(0)
         self._load(self.cluster.log, self.cluster.now_ms)
         self._parked.clear()
         self._on_streams.clear()
@@ -366,7 +375,7 @@ class IncrementalShardLife:
             raise Differs(f"served is {live}, the log says {stored}")
         if served is not None and live is not None and stored is not None:
             _check_alike("the log", vars(live), vars(stored))
-            _check_itself(live)
+            _check_itself(live, self._catalog)
             if served.generation != live.epoch:
                 raise Differs(f"generation {served.generation} of epoch {live.epoch}")
         if served is not None and said is not None and len(self.steps) % 10 == 0:
@@ -462,7 +471,7 @@ def _check_alike(what: str, served: Mapping[str, object], said: Mapping[str, obj
         raise Differs(f"served is not what {what} says: {'; '.join(differ)}")
 
 
-def _check_itself(group: IncrementalGroup) -> None:
+def _check_itself(group: IncrementalGroup, catalog: Catalog) -> None:
     """What a group keeps twice agrees."""
     members = group.members.values()
     if group.owners != {one: member.member_id for member in members for one in member.held}:
@@ -476,7 +485,9 @@ def _check_itself(group: IncrementalGroup) -> None:
         raise Differs(f"somebody's target has what another's has: {sorted(targets)}")
     for member in members:
         is_woken = member.told.on_session and not member.is_away and group.owes_nothing(member)
-        if is_woken and (free := member.target - member.held.keys() - group.owners.keys()):  # INC-18
+        free = member.target - member.held.keys() - group.owners.keys()
+        free = frozenset(one for one in free if one[1] not in catalog.removed_of(one[0]))
+        if is_woken and free:  # INC-18
             raise Differs(f"{member.member_id} was not given {sorted(free)}, which nobody has")
     if not group.expressions.keys() <= {member.told.topic_regex for member in members}:
         raise Differs(f"expressions that nobody uses: {group.expressions}")
@@ -494,6 +505,12 @@ def _check_itself(group: IncrementalGroup) -> None:
         raise Differs("the group holds fewer bytes than none")
 
 
+def partitions_of(catalog: Catalog, topic: str) -> list[TopicPartition]:
+    """The partitions that a topic has, without those that were removed."""
+    numbers = range(catalog.partitions.get(topic, 0))
+    return [(topic, number) for number in numbers if number not in catalog.removed_of(topic)]
+
+
 def check_settled(group: IncrementalGroup, catalog: Catalog) -> None:
     """All that is subscribed to is worked on, and nothing else, unless somebody is away."""
     members = group.members.values()
@@ -502,9 +519,12 @@ def check_settled(group: IncrementalGroup, catalog: Catalog) -> None:
     if group.state is not IncrementalGroupState.STABLE:
         raise Differs(f"{group.state} for ever: {dict(group.members)}")
     wanted = {topic for member in members for topic in group.topics_of(member.told)}
-    there = {(name, n) for name in wanted for n in range(catalog.partitions.get(name, 0))}
-    if left := there - {one for member in members for one in member.assigned}:
+    there = {one for name in wanted for one in partitions_of(catalog, name)}
+    assigned = {one for member in members for one in member.assigned}
+    if left := there - assigned:
         raise Differs(f"nobody works on {sorted(left)}")
+    if gone := {one for one in assigned if one[1] in catalog.removed_of(one[0])}:
+        raise Differs(f"somebody works on {sorted(gone)}, which was removed")
     for member in members:
         if member.stale(group.renewed):
             raise Differs(f"{member.member_id} has something of a deleted topic: {member.held}")

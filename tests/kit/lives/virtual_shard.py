@@ -87,6 +87,7 @@ class VirtualShard:
         self.shard = Shard(0, self.config, quarantine)
         self.shard.live_in(room)
         self._last_call_id = 0
+        self._stores_more = False
         for position, record in self.log:
             self.shard.replay(position, record)
         if through is not None and self.log:
@@ -157,10 +158,25 @@ class VirtualShard:
     def acknowledge(self) -> None:
         """Acknowledges the oldest append that waits."""
         append = self.waiting.popleft()
+        self.feed(AppendDone(append.append_id, self._store(append)))
+
+    def land(self, most: int) -> None:
+        """Stores the oldest appends that wait, of which this owner of the shard does not hear any more.
+
+        Args:
+            most: how many. What is stored together lands together, also where a part of it is acknowledged.
+        """
+        landed = 0
+        while self.waiting and (landed < most or self._stores_more):
+            self._store(self.waiting.popleft())
+            landed += 1
+
+    def _store(self, append: Append) -> Position:
         position = self._next_position()
         for index, data in enumerate(append.encoded):
             self.log.append((position.after(index), records_pb2.Record.FromString(data)))
-        self.feed(AppendDone(append.append_id, position))
+        self._stores_more = append.joined
+        return position
 
     def suspend(self) -> None:
         self.feed(Suspend())
