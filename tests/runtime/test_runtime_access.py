@@ -102,9 +102,9 @@ def one(**fields: str) -> bytes:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "rule: each begins with [[rule]], and there must be one"),
-        (b"rule = []", "rule: each begins with [[rule]], and there must be one"),
-        (b"[rule]", "rule: each begins with [[rule]], and there must be one"),
+        (b"", "rule: there is none; each begins with [[rule]]"),
+        (b"rule = []", "rule: there is none; each begins with [[rule]]"),
+        (b"[rule]", "rule: each begins with [[rule]]"),
         (b"[[rule]\n", "the file is not TOML: "),
         (b"\xff", "the file is not TOML: "),
         (b"x = " + b"[" * 5_000, "the file is not TOML: "),

@@ -464,11 +464,14 @@ def test_groups_of_a_prefix_share_a_quota_whoever_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[[quota]]\ncalls_per_s = 1", "name either `caller` or `groups`"),
+        ("[[quota]]\ncalls_per_s = 1", "quota 1: name either `caller` or `groups`"),
         ('[[quota]]\ncaller = "a"\ngroups = "b"', "name either `caller` or `groups`"),
-        ('[[quota]]\ngroups = "b"\nstreams = 1', "groups have no quota of streams"),
-        ('[[quota]]\ncaller = "a"\ncalls = 1', "quota.0.calls"),
-        ('[[quota]]\ncaller = "a"\ncalls_per_s = -1', "quota.0.calls_per_s"),
+        ('[[quota]]\ngroups = "b"\nstreams = 1', "quota 1: groups have no quota of streams"),
+        ('[[quota]]\ncaller = "a"\ncalls = 1', "quota 1: calls: there is no such field"),
+        ('[[quota]]\ncaller = "a"\ncalls_per_s = -1', "quota 1: calls_per_s: input should be greater"),
+        ('[quota]\ncaller = "a"', "quota: each begins with [[quota]]"),
+        ('[[quota]]\ncaller = "a"\n[[quota]]\ncalls_per_s = 1\nx = 1', "quota 2: x: there is no such field"),
+        ("[[quota]]\nx = 1\n[[quota]]\ny = 1", "quota 1: x: there is no such field; quota 2: y: there is"),
         ("[[quota]", "line 1"),
         (None, "No such file"),
     ],

@@ -4,11 +4,11 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
+from muster_runtime.rpc._problems import problems_of
 from muster_runtime.rpc.access.verbs import VERBS, Kind, Verb
 
 MAX_RULES = 1_000
@@ -18,7 +18,6 @@ MAX_ALL_PATTERNS = 10_000
 """Names of all rules together."""
 MAX_WHO, MAX_NAME = 1_024, 255
 """Characters of the name of an identity, and of a group or topic."""
-_MAX_PROBLEMS = 20
 _EVERYTHING = ("*",)
 
 
@@ -171,11 +170,7 @@ class Rules:
         try:
             rules = _File.model_validate(content).rule
         except ValidationError as error:
-            details = error.errors(include_url=False)
-            problems = [_explain(detail) for detail in details[:_MAX_PROBLEMS]]
-            if len(details) > _MAX_PROBLEMS:
-                problems.append(f"and {len(details) - _MAX_PROBLEMS} more")
-            raise AccessError(problems) from None
+            raise AccessError(problems_of(error, "rule")) from None
         patterns = sum(rule.patterns for rule in rules)
         if patterns > MAX_ALL_PATTERNS:
             raise AccessError([f"the rules list {patterns:,} names together, at most {MAX_ALL_PATTERNS:,}"])
@@ -256,22 +251,3 @@ class _Names:
             return True
         place = bisect_right(self._beginnings, name)
         return place > 0 and name.startswith(self._beginnings[place - 1])
-
-
-def _explain(details: ErrorDetails) -> str:
-    where = ""
-    for part in details["loc"]:
-        if where == "rule" and isinstance(part, int):
-            where = f"rule {part + 1}"
-        else:
-            where += f"[{part}]" if isinstance(part, int) else f"{': ' if where else ''}{part}"
-    raised: Any = details.get("ctx", {}).get("error")
-    if details["type"] == "extra_forbidden":
-        text = "there is no such field"
-    elif where == "rule" and details["type"] in ("missing", "list_type", "too_short"):
-        text = "each begins with [[rule]], and there must be one"
-    elif details["type"] == "too_short":
-        text = "it names nothing"
-    else:
-        text = details["msg"] if raised is None else str(raised)
-    return f"{where or 'the file'}: {text[:1].lower()}{text[1:]}"

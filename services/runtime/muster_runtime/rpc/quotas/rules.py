@@ -13,6 +13,8 @@ import tomllib
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from muster_runtime.rpc._problems import problems_of
+
 _RULES_MAX = 1_000
 _Number = Field(default=None, ge=0, le=1 << 40)
 
@@ -86,6 +88,4 @@ def parse(text: bytes) -> tuple[Rule, ...]:
     try:
         return tuple(_File.model_validate(tomllib.loads(text.decode("utf-8"))).quota)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {first['msg']}") from error
+        raise ValueError("; ".join(problems_of(error, "quota"))) from None
