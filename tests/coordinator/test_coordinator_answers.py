@@ -287,6 +287,36 @@ class Here:
         return self.parts <= 0
 
 
+@pytest.mark.parametrize("limit", [0, 7])
+async def test_groups_that_a_filter_leaves_out_of_a_list_count_in_quotas(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIM-39: to look at a hundred thousand takes long, though none of them is shown."""
+    for place in ("muster_core.protocol.queries", "muster_coordinator.api.answers"):
+        monkeypatch.setattr(f"{place}.LOOKED_AT_MAX", 10)
+    cluster = acts.shard()
+    for number in range(35):
+        request = coordinator_pb2.OffsetCommitRequest(group_id=f"g{number:02}", generation=-1)
+        request.topics.add(name="t").partitions.add(offset=1)
+        cluster.ask(request)
+    paid: list[int] = []
+    connection = SimpleNamespace(pay_partitions=paid.append)
+    monkeypatch.setattr("muster_coordinator.api.answers.current_connection", lambda: connection)
+
+    def at_shard(request: GroupRequest, host: str) -> Any:
+        (reply,) = cluster.shard.handle(Request(99, request, host), cluster.now).replies
+        return reply.message
+
+    here: Any = {0: Here()}
+    answers = Answers(Scripted(at_shard), here, MIB, Rights(Access()))
+    none = await answers.list(coordinator_pb2.ListGroupsRequest(states=["Stable"], limit=limit), "")
+    assert not none.groups
+    assert sum(paid) == 30
+    paid.clear()
+    some = await answers.list(coordinator_pb2.ListGroupsRequest(states=["Empty"], limit=limit), "")
+    assert sum(paid) == len(some.groups) == (limit or 35)
+
+
 async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     number = 20 * STEP_GROUPS

@@ -20,7 +20,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse, MemberRange
 from muster_core.incremental.group import IncrementalGroup
 from muster_core.position import Position
-from muster_core.protocol.queries import DEFAULT_GENERATIONS, HISTORY_MAX_BYTES
+from muster_core.protocol.queries import DEFAULT_GENERATIONS, HISTORY_MAX_BYTES, LOOKED_AT_MAX
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
@@ -232,7 +232,7 @@ class Answers:
                 await self._put_in_order(number, share)
                 part = asks[number](step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
-                budget.pay(len(part.groups))
+                budget.pay(_looked_at_of(part, step.limit))
                 groups = _seen(part, sees)
                 budget.take(part)
                 answer.groups.extend(groups[:left])
@@ -263,7 +263,7 @@ class Answers:
                 await self._put_in_order(number, share)
                 part = ask(step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
-                budget.pay(len(part.groups))
+                budget.pay(_looked_at_of(part, step.limit))
                 seen = _seen(part, sees)
                 budget.take(part)
                 groups += seen
@@ -400,6 +400,12 @@ def _seen(
 def _missing(part: coordinator_pb2.ListGroupsResponse) -> ErrorCode:
     """Why the groups of a shard that should be here are missing in a list; NONE: they are not."""
     return error_code.NONE if part.error_code == error_code.NOT_COORDINATOR else part.error_code
+
+
+def _looked_at_of(part: coordinator_pb2.ListGroupsResponse, limit: int) -> int:
+    """How many groups were looked at for a part of a list: one that is short and goes on left some out."""
+    is_short = part.next_page_token and len(part.groups) < limit
+    return LOOKED_AT_MAX if is_short else len(part.groups)
 
 
 def _nothing(_number: int) -> None:
