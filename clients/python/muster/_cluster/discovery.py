@@ -188,7 +188,7 @@ class DiscoveryClient:
 
     async def _explained(self, address: str, error: Exception) -> str:
         """Why a call failed; where a server hangs up, or one of its addresses refuses, that is found out."""
-        if not str(error).endswith((_HUNG_UP, _REFUSED)):
+        if _HUNG_UP not in str(error) and _REFUSED not in str(error):
             return str(error)
         files = self._channels.files
         if files is None and not self._channels.plain:  # what the user made connects
