@@ -7,12 +7,23 @@ import pytest
 from core.test_core_group_settings import done
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.lives.incremental_shard import AWAY, GROUP, NumberedMember, incremental_of, incremental_shard, settle
+from kit.lives.incremental_shard import (
+    AWAY,
+    FEATURES,
+    GROUP,
+    NumberedMember,
+    incremental_of,
+    incremental_shard,
+    settle,
+    tell_partitions,
+)
+from kit.lives.server_assignors import SERVER_ASSIGNORS
 from kit.lives.stream_member import StreamMember, let_move
 from kit.lives.virtual_shard import VirtualShard
 from kit.logs.core_audit import broken_promises
 from kit.logs.snapshots import check_every_cut
 from muster_core.incremental.rollout import LONGEST_MS, Hold, held_by_join
+from muster_core.protocol.room import Room
 from muster_protos.muster.log.v1 import incremental_pb2
 from muster_protos.muster.v1.incremental_pb2 import (
     ConsumerGroupDescribeRequest,
@@ -333,3 +344,16 @@ def test_a_hold_lasts_when_another_process_takes_the_place_of_the_only_member() 
     assert len(holds(cluster)) == 2
     check_every_cut([*cluster.log], cluster.config)
     assert not broken_promises(cluster)
+
+
+def test_a_hold_that_ends_before_an_owner_knows_the_topics_takes_nothing_from_anybody() -> None:
+    before = incremental_shard(12)
+    old_fleet(before, "a", "b")
+    new_member(before, "n")
+    late_ms = before.now.boot_ms + 2 * HOLD_MS
+    room = Room(assignors=SERVER_ASSIGNORS)
+    cluster = VirtualShard(before.config, before.log, FEATURES, now_ms=late_ms, room=room)
+    cluster.advance(10)
+    assert not incremental_of(cluster).holds_moves
+    tell_partitions(cluster, 12, frozenset())
+    assert sorted(len(one.target) for one in incremental_of(cluster).members.values()) == [4, 4, 4]

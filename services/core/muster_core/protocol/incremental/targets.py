@@ -10,6 +10,7 @@ from muster_protos.muster.log.v1.incremental_pb2 import TargetAssigned
 from muster_protos.muster.v1.incremental_pb2 import ConsumerGroupHeartbeatRequest
 
 from muster_core import error_code
+from muster_core.catalog import NOTHING_KNOWN
 from muster_core.events import Assign, Assigned, Request
 from muster_core.incremental import causes
 from muster_core.incremental.decisions.decision import Decision
@@ -181,7 +182,13 @@ class Targets:
             self._context.lines.in_line(group, partial(self._begin, group))
 
     def _may_begin(self, group: Group) -> bool:
-        """Whether the target is out of date while none is being computed and the group does not pause."""
+        """Whether the target is out of date while none is being computed and the group does not pause.
+
+        Not before the topics are known, as just after a load: a target without them would give nobody
+        anything, and nothing would say that it is wrong.
+        """
+        if self._context.catalog is NOTHING_KNOWN:
+            return False
         is_present = self._context.groups.get(group.group_id) is group
         return is_due(group) and is_present and not self._runs(group) and not self._pauses.is_running(group)
 
