@@ -16,7 +16,7 @@ from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core import error_code
 from muster_core.log import application
 from muster_core.position import Position
-from muster_core.protocol.membership import syncs
+from muster_core.protocol.membership import plan_room, syncs
 from muster_core.state import moves
 from muster_core.state import plan as plans
 from muster_core.state.holdings import COPIES, OWNED_PARTITION_BYTES
@@ -328,6 +328,66 @@ def test_what_a_plan_takes_counts_until_it_is_stored_refused_or_given_up(
     group = cluster.shard.groups["g"]
     assert cluster.shard.held_bytes == group.weight_bytes == group.held_bytes
     assert (cluster.shard.held_bytes == before) == (end in ("refused", "given up"))
+
+
+def keeper(cluster: VirtualShard, group_id: str, kept: int) -> VirtualMember:
+    """A member that keeps so many partitions, and is to hand in the plan of its group."""
+    who = VirtualMember(cluster, "a", group_id)
+    who.protocols = keeping((f"k{number}", 0) for number in range(kept))
+    who.join()
+    cluster.advance(acts.DELAY_MS)
+    assert who.joined().error_code == error_code.NONE
+    return who
+
+
+def test_plans_of_many_groups_look_through_no_more_at_a_time_than_memory_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIM-22: of twenty groups with a member each that keeps 150,000 they took 196 MB, and counted 9."""
+    monkeypatch.setattr(plan_room, "KEPT_AT_ONCE", 500)
+    cluster = acts.shard()
+    kept = cluster.shard._context.room.kept
+    large = keeper(cluster, "large", 1_000)  # more than there is room for: alone it may
+    leaders = [large, *(keeper(cluster, group_id, 200) for group_id in "abc")]
+    in_turns_of(monkeypatch, 50)
+    large.sync({large.member_id: many(1)})
+    while large.is_parked:
+        cluster.advance(1)
+    assert large.synced().error_code == error_code.NONE
+    refused = 0
+    for _ in range(2):
+        waiting = [who for who in leaders[1:] if not cluster.shard.groups[who.group].owners]
+        for who in waiting:
+            who.sync({who.member_id: many(1)})
+        while any(who.is_parked for who in waiting):
+            cluster.advance(1)
+            assert kept.partitions <= 500
+        for answer in [who.synced() for who in waiting]:
+            refused += answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+            assert ("more than 500 partitions" in answer.error_message) == bool(answer.error_code)
+        assert kept.partitions == 0
+    assert refused == 1
+    assert all(cluster.shard.groups[who.group].owners for who in leaders)
+
+
+@pytest.mark.parametrize("end", ["given up", "suspended"])
+def test_what_a_plan_looked_through_has_room_for_others_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    cluster = acts.shard()
+    kept = cluster.shard._context.room.kept
+    who = keeper(cluster, "a", 1_000)
+    in_turns_of(monkeypatch, 50)
+    who.sync({who.member_id: many(1)})
+    cluster.advance(20)
+    assert kept.partitions > 0
+    if end == "given up":
+        cluster.cancel(who.call_id)
+    else:
+        cluster.suspend()
+        cluster.resume()
+    cluster.advance(2_000)
+    assert kept.partitions == 0
 
 
 def test_a_plan_counts_while_it_is_on_its_way_to_the_log() -> None:

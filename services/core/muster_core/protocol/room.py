@@ -28,6 +28,17 @@ class Limit(Enum):
         return f"MUSTER_{self.value.upper()}"
 
 
+@dataclass(slots=True)
+class LookedThrough:
+    """What plans that are gone through now have looked through of what members keep.
+
+    Attributes:
+        partitions: how many.
+    """
+
+    partitions: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """The process around a shard.
@@ -52,6 +63,7 @@ class Room:
             None: there are none.
         sees: whether an identity, by name, may see a topic.
         tokens: writes the tokens that members keep into answers.
+        kept: what the plans of all its shards have looked through.
         turn_ms: how long a group, by id, waits with an assignment of so many members and partitions, or with
             a generation of so many members, since those for the same caller take the time now; after that it
             has its turn. 0: it has it now.
@@ -74,6 +86,7 @@ class Room:
     expressions: Expressions | None = None
     sees: Callable[[str, str], bool] = lambda _, __: True
     tokens: KeptTokens = field(default_factory=KeptTokens)
+    kept: LookedThrough = field(default_factory=LookedThrough)
     turn_ms: Callable[[str, int], int] = lambda _, __: 0
     left_alone: Callable[[str, int], None] = lambda _, __: None
     ended: Callable[[Group], None] = lambda _: None

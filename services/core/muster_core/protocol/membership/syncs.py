@@ -21,6 +21,7 @@ from muster_core.position import Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.generations.rebalance import STEP_MEMBERS, Rebalancer
 from muster_core.protocol.kept_tokens import written_tokens
+from muster_core.protocol.membership.plan_room import PlanRoom
 from muster_core.protocol.topics.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.state.group import Group
@@ -128,14 +129,14 @@ class Syncs:
         self, group: Group, member: Member, call: Request, request: SyncGroupRequest
     ) -> Generator[None, None, None]:
         """Refuses a plan, or stores it; yields when others should have their turn."""
-        room = _PlanRoom(self._context, group)
+        room = PlanRoom(self._context, group)
         try:
             yield from self._judge(group, member, call, request, room)
         finally:
             room.leave()
 
     def _judge(
-        self, group: Group, member: Member, call: Request, request: SyncGroupRequest, room: "_PlanRoom"
+        self, group: Group, member: Member, call: Request, request: SyncGroupRequest, room: PlanRoom
     ) -> Iterator[None]:
         limit = self._context.config.max_partitions
         plan = Plan()
@@ -157,7 +158,11 @@ class Syncs:
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
             return
         claims = Claims()
-        yield from claims.look_through(tuple(group.members.values()), limit)
+        for _ in claims.look_through(tuple(group.members.values()), limit):
+            if full := room.look_through(claims):
+                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
+            yield
         yield from claims.withhold(plan, group.owners)
         to_release: dict[str, bytes] = {}
         yield from claims.unmet_by_plan(plan, to_release)
@@ -280,39 +285,6 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
-
-
-class _PlanRoom:
-    """What a plan takes in memory while it is gone through counts as what groups hold (LIM-22).
-
-    Else many groups could each hand one in that there is room for alone.
-
-    Args:
-        context: the shard.
-        group: the group.
-
-    Attributes:
-        bytes: what it takes beyond what the assignment before it does.
-    """
-
-    def __init__(self, context: ShardContext, group: Group) -> None:
-        self._context = context
-        self._group = group
-        self.bytes = 0
-
-    def take(self, plan: Plan) -> str:
-        """Counts a plan as far as it was read; returns why there is no room for it, or an empty text."""
-        more = plan.held_bytes - self._group.assigned_bytes - self.bytes
-        full = self._context.bounds.too_much(more, at_work=True)
-        if more > 0 and not full:
-            self.bytes += more
-            self._context.holdings.bytes += more
-        return full
-
-    def leave(self) -> None:
-        """It is refused, or on its way to the log and counts with its record."""
-        self._context.holdings.bytes -= self.bytes
-        self.bytes = 0
 
 
 class _Place(NamedTuple):

@@ -39,10 +39,12 @@ class Claims:
 
     Attributes:
         complete: whether all of them were looked at.
+        looked_at: how many were, so far.
     """
 
     def __init__(self, members: Iterable[Member] = (), most: int = sys.maxsize) -> None:
         self.complete = True
+        self.looked_at = 0
         self._by_member: dict[str, Numbers] = {}
         for _ in self.look_through(members, most):
             pass
@@ -65,8 +67,8 @@ class Claims:
                 left -= len(metadata) // BYTES_AS_TOPIC
                 for entry in claimed_in((metadata,)):
                     entries.append(entry)
-                    most -= max(1, len(entry[1]))
-                    if most < 0:
+                    self.looked_at += max(1, len(entry[1]))
+                    if self.looked_at > most:
                         self.complete = False
                         return
                     left -= 1 + len(entry[1]) // PARTITIONS_AS_TOPIC
