@@ -18,6 +18,7 @@ from muster_core.audit.nonces import NonceBook
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun
+from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
 from redis.exceptions import RedisError
@@ -123,15 +124,32 @@ def _beside_the_entries(source: LogSource, audit: LogAudit, nodes: Iterable[Node
         yield NodeHolds(shard, one.node, *one.first, *one.end, *reach)
 
 
-def _check_anchor(source: LogSource, audit: LogAudit, acknowledged: Position, options: ScanOptions) -> None:
-    """Checks the end that an earlier audit saw; an export may be older than that."""
+def _anchored(source: LogSource, shard: int, options: ScanOptions) -> Entry | None:
+    """The entry at the end that an earlier audit saw; None: there is none, or nothing was seen."""
+    end = options.anchor.get(shard)
+    return None if end is None else source.entry_at(shard, end.position)
+
+
+def _check_anchor(
+    source: LogSource, audit: LogAudit, acknowledged: Position, options: ScanOptions, there: Entry | None
+) -> None:
+    """Checks the end that an earlier audit saw; an export may be older than that.
+
+    Args:
+        source: the log.
+        audit: of it, after the last page.
+        acknowledged: up to where the log is.
+        options: what was seen.
+        there: the entry, as it was before the first page: it may have been trimmed meanwhile.
+    """
     end = options.anchor.get(audit.checker.shard)
     if end is None:
         return
     if end.position > acknowledged and source.is_copy:
         audit.notes.append(f"it was exported before the anchor was made, at {end.position.stream_id}")
         return
-    audit.check_anchor(end, source.entry_at(audit.checker.shard, end.position), acknowledged)
+    found = _anchored(source, audit.checker.shard, options) or there
+    audit.check_anchor(end, found, acknowledged)
 
 
 def _unwatched(_: RecordRun) -> None:
@@ -193,6 +211,7 @@ def _audit_once(
             snapshots=source.snapshots(shard) if replay else None,
             watch=watch,
         )
+    there = _anchored(source, shard, options)
     for page in source.pages(shard, node, acknowledged, options.page_entries):
         audit.add_page(page)
         size_bytes += sum(map(len, page.records))
@@ -200,7 +219,7 @@ def _audit_once(
             digests.add(page)
     if replay:
         source.check_nodes(audit, nodes, acknowledged)
-    _check_anchor(source, audit, acknowledged, options)
+    _check_anchor(source, audit, acknowledged, options, there)
     findings = audit.finish(acknowledged)
     for problem in source.problems_of(shard):
         findings.expect("L6n", False, acknowledged, problem)

@@ -133,12 +133,13 @@ def _checked_with(nonces: NonceBook, reader: StoredLogs, shard: int, report: Rep
         if shard < reader.shard_count
         else CatalogAudit(shard, cluster=reader.genesis, nonces=nonces, snapshots=snapshots)
     )
+    end = None if report.anchor is None else report.anchor.ends.get(shard)
+    there = None if end is None else reader.entry_at(shard, end.position)  # it may be trimmed meanwhile
     for page in reader.pages(shard, reader.best(shard, nodes), acknowledged):
         audit.add_page(page)
     reader.check_nodes(audit, nodes, acknowledged)
-    if report.anchor is not None and shard in report.anchor.ends:
-        end = report.anchor.ends[shard]
-        audit.check_anchor(end, reader.entry_at(shard, end.position), acknowledged)
+    if end is not None:
+        audit.check_anchor(end, reader.entry_at(shard, end.position) or there, acknowledged)
     findings = audit.finish(acknowledged)
     if report.compared:
         logs = {node.index: reader.pages(shard, node, acknowledged) for node in reader.nodes}
