@@ -127,9 +127,14 @@ async def test_what_is_deleted_leaves_room_and_what_never_was_takes_none(coordin
 async def test_a_group_that_is_made_again_at_once_still_counts(coordinators: Coordinators) -> None:
     """Both calls are on their way together: the second comes while the group is there."""
     one, *_ = await serving(coordinators, total_groups=2)
-    for name in (group_of(0, 0), group_of(0, 1)):
+
+    async def has(groups: int) -> bool:
+        return (await shown(one))["one"][0] == groups
+
+    for there, name in enumerate((group_of(0, 0), group_of(0, 1))):
         found: list[Any] = []
         while found != [(error_code.NONE, 2)]:  # else the commit came before the deletion
+            await until(partial(has, there), "room for the group")
             assert await one.commit(name, 1) == error_code.NONE
             delete = coordinator_pb2.DeleteGroupsRequest(group_ids=[name])
             _, code = await asyncio.gather(one.stub.DeleteGroups(delete, timeout=60), one.commit(name, 2))

@@ -159,7 +159,7 @@ async def test_features_are_enabled_after_the_upgrade_and_shut_the_version_befor
     trust = Trust.load()
     metadata = [slot.address for slot in cluster.metadata]
     async with fleet_of(cluster) as fleet:
-        with pytest.raises(FeaturesError, match="a version that knows no features"):
+        with pytest.raises(FeaturesError, match="a version without features"):
             await listing(metadata, trust)
         for slot in cluster.metadata:
             await slot.run(new=True)
