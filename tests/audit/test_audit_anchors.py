@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kit.logs.log_builder import healthy
-from kit.logs.log_nodes import CLUSTER, empty, nodes_with, set_back, store
+from kit.logs.log_nodes import CLUSTER, empty, nodes_with, set_back, store, trimmed_after_reading
 from kit.waiting import until
 from muster_core.audit.anchor import Anchor, End
 from muster_server.dev.redis_nodes import RedisNodes
-from muster_server.verify.anchors import Anchoring, as_text
+from muster_server.verify.anchors import Anchoring, as_text, parse
 from muster_server.verify.verifier import verify
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
@@ -22,6 +22,9 @@ from muster_audit.check import CheckOptions, Result, check
 from muster_audit.command import app
 from muster_audit.follow.follow import Listener, follow
 from muster_audit.follow.log_follower import FollowOptions
+from muster_audit.reading.facts import Broken
+from muster_audit.reading.scan import ScanOptions, audit_log
+from muster_audit.reading.sources import NodesSource
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
@@ -34,6 +37,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
     async with nodes_with(tmp_path / "nodes", {0: healthy(empty(0, 1))}, count=3) as nodes:
         yield nodes
+
+
+async def test_an_end_that_is_trimmed_while_its_log_is_read_was_there(
+    nodes: RedisNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "anchor.json"
+    verify(nodes.url, anchoring=Anchoring(keep=str(place)))
+    anchor = parse(place.read_bytes(), str(place), None)
+    trimmed = trimmed_after_reading(monkeypatch, NodesSource)
+    with NodesSource(nodes.url) as source:
+        facts = list(audit_log(source, 0, ScanOptions(anchor=anchor.ends)))
+    assert not [fact for fact in facts if isinstance(fact, Broken)]
+    assert 0 in trimmed
 
 
 def checked(spark: "SparkSession", folder: Path, *runs: tuple[str, Anchoring]) -> list[Result]:

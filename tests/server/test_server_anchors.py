@@ -8,16 +8,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from kit.logs.log_builder import healthy
-from kit.logs.log_nodes import CLUSTER, empty, nodes_with, set_back
-from muster_audit.reading.facts import Broken
-from muster_audit.reading.scan import ScanOptions, audit_log
-from muster_audit.reading.sources import NodesSource
+from kit.logs.log_nodes import CLUSTER, empty, nodes_with, set_back, trimmed_after_reading
 from muster_core.audit.anchor import Anchor, End, Restore, excusing
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.position import Position
@@ -143,32 +139,14 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("by", ["verify", "audit"])
 async def test_an_end_that_is_trimmed_while_its_log_is_read_was_there(
-    nodes: RedisNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    nodes: RedisNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A right log was accused (L12)."""
     place = str(tmp_path / "anchor.json")
     verify(nodes.url, anchoring=Anchoring(keep=place))
-    anchor = parse((tmp_path / "anchor.json").read_bytes(), place, None)
-    reader: Any = StoredLogs if by == "verify" else NodesSource
-    pages, entry_at, trimmed = reader.pages, reader.entry_at, list[int]()
-
-    def read(self: Any, shard: int, *arguments: Any, **named: Any) -> Iterator[Any]:
-        yield from pages(self, shard, *arguments, **named)
-        trimmed.append(shard)
-
-    def found(self: Any, shard: int, position: Position) -> Any:
-        return None if shard in trimmed else entry_at(self, shard, position)
-
-    monkeypatch.setattr(reader, "pages", read)
-    monkeypatch.setattr(reader, "entry_at", found)
-    if by == "verify":
-        assert verify(nodes.url, anchoring=Anchoring(place)).clean
-    else:
-        with NodesSource(nodes.url) as source:
-            facts = list(audit_log(source, 0, ScanOptions(anchor=anchor.ends)))
-        assert not [fact for fact in facts if isinstance(fact, Broken)]
+    trimmed = trimmed_after_reading(monkeypatch, StoredLogs)
+    assert verify(nodes.url, anchoring=Anchoring(place)).clean
     assert 0 in trimmed
 
 

@@ -1,9 +1,11 @@
 """Built logs on real nodes."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import redis
 from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.log.replay import Entry
@@ -50,6 +52,22 @@ def set_back(nodes: RedisNodes, *restores: str) -> None:
         store(node, 0, 1, built.entries[:15], built.entries[14].position)
         if restores:
             store(node, 1, 1, catalog.entries, catalog.end)
+
+
+def trimmed_after_reading(monkeypatch: pytest.MonkeyPatch, reader: Any) -> list[int]:
+    """Has a class that reads logs find no entry of a log any more once it was read; gives the logs read."""
+    pages, entry_at, trimmed = reader.pages, reader.entry_at, list[int]()
+
+    def read(self: Any, shard: int, *arguments: Any, **named: Any) -> Iterator[Any]:
+        yield from pages(self, shard, *arguments, **named)
+        trimmed.append(shard)
+
+    def found(self: Any, shard: int, position: Position) -> Any:
+        return None if shard in trimmed else entry_at(self, shard, position)
+
+    monkeypatch.setattr(reader, "pages", read)
+    monkeypatch.setattr(reader, "entry_at", found)
+    return trimmed
 
 
 @asynccontextmanager
