@@ -1,8 +1,11 @@
 """2,000 session streams that say nothing more, and 1,000 watchers of discovery, all of one client.
 
+A connection may have a thousand calls open, so the client has several.
+
 Must hold: an honest newcomer is served beside them, by the coordinator and by discovery, and health answers.
 """
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -15,6 +18,7 @@ from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 
 STREAMS = 2_000
+CONNECTIONS = 4
 WATCHERS = 1_000
 MOST_STREAMS = 1_500
 MOST_WATCHERS = 500
@@ -27,8 +31,9 @@ SETTINGS = {
 async def attack(target: Target) -> str:
     [honest] = await target.groups(1, "honest")
     begins()
-    async with connection(target.owner) as channel, connection(target.servers) as watched:
-        sessions = [await Session(channel).__aenter__() for _ in range(STREAMS)]
+    async with AsyncExitStack() as open_, connection(target.servers) as watched:
+        channels = [await open_.enter_async_context(connection(target.owner)) for _ in range(CONNECTIONS)]
+        sessions = [await Session(one).__aenter__() for one in channels * (STREAMS // CONNECTIONS)]
         discovery: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(watched)
         watchers = [discovery.WatchCluster(discovery_pb2.WatchClusterRequest()) for _ in range(WATCHERS)]
         too_many = STREAMS - MOST_STREAMS
