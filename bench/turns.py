@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.catalog import Catalog
-from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import Effects, Event, GroupRequest, TopicsChanged
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -36,12 +35,10 @@ class TimedShard(VirtualShard):
         self.auto_ack = False
         self.turns_ms: list[float] = []
         self.member_ids: list[str] = []
-        self._handle = self.shard.handle
-        self.shard.handle = self._timed  # type: ignore[method-assign]
 
-    def _timed(self, event: Event, now: Now) -> Effects:
+    def _play(self, event: Event) -> Effects:
         began_s = time.process_time()
-        effects = self._handle(event, now)
+        effects = super()._play(event)
         self.turns_ms.append((time.process_time() - began_s) * 1_000)
         return effects
 

@@ -70,6 +70,17 @@ def turn(cluster: VirtualShard) -> None:
     cluster.advance(cluster.deadline_ms - cluster.now_ms)
 
 
+def half_carried_out(cluster: VirtualShard, request: coordinator_pb2.OffsetCommitRequest) -> int:
+    """Makes a large commit of which the log has two parts, and acknowledges no more by itself."""
+    cluster.auto_ack = False
+    call = cluster.send(request)
+    while not cluster.waiting:
+        turn(cluster)
+    for _ in range(2):
+        cluster.acknowledge()
+    return call
+
+
 def stored(cluster: VirtualShard) -> list[tuple[int, int]]:
     """Partitions and offsets of commits, in the order of the log."""
     return [
@@ -347,12 +358,7 @@ def test_who_always_has_a_large_commit_open_holds_its_group_for_a_while_and_not_
 
 def test_what_of_a_large_commit_is_carried_out_counts_once(cluster: VirtualShard) -> None:
     limited = VirtualShard(replace(cluster.config, max_offsets=MANY + MANY // 2))
-    limited.auto_ack = False
-    call = limited.send(commit(1))
-    while not limited.waiting:
-        turn(limited)
-    for _ in range(2):
-        limited.acknowledge()
+    call = half_carried_out(limited, commit(1))
     other = limited.send(commit(1, partitions=PORTION, topic="other"))
     assert limited.is_parked(call)
     while limited.waiting:
@@ -365,12 +371,7 @@ def test_what_of_a_large_commit_is_carried_out_counts_once(cluster: VirtualShard
 
 def test_a_removal_takes_no_half_of_a_large_commit(cluster: VirtualShard) -> None:
     cluster.ask(commit(1, partitions=5))
-    cluster.auto_ack = False
-    call = cluster.send(commit(2))
-    while not cluster.waiting:
-        turn(cluster)
-    for _ in range(2):
-        cluster.acknowledge()
+    call = half_carried_out(cluster, commit(2))
     request = coordinator_pb2.OffsetDeleteRequest(group_id="g")
     request.topics.add(topic="t", partitions=range(MANY))
     removal = cluster.send(request)

@@ -17,6 +17,9 @@ from muster_server.doctor.security.users import Login, judge_logins
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 from server.test_server_doctor import Diagnosis, doctor
 
+NEEDS_OPENSSL = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is not on the path; install it"
+)
 OK, WARNING, FAILED, SKIPPED = CheckResult.OK, CheckResult.WARNING, CheckResult.FAILED, CheckResult.SKIPPED
 DAY_S = 86_400.0
 
@@ -57,7 +60,7 @@ async def test_an_open_cluster_is_told_each_door_and_how_to_close_it(tmp_path: P
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+@NEEDS_OPENSSL
 async def test_a_cluster_with_certificates_tokens_and_names_passes(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "certificates")
     certificates.issue_with_uris(days=60)
@@ -81,7 +84,7 @@ async def test_a_cluster_with_certificates_tokens_and_names_passes(tmp_path: Pat
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+@NEEDS_OPENSSL
 async def test_doors_that_any_certificate_opens_are_told(tmp_path: Path) -> None:
     """A stranger without one is refused by the handshake, and a worker by nobody."""
     certificates = Certificates(tmp_path / "certificates")
@@ -98,7 +101,7 @@ async def test_doors_that_any_certificate_opens_are_told(tmp_path: Path) -> None
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+@NEEDS_OPENSSL
 async def test_ports_of_another_authority_are_not_taken_for_closed(tmp_path: Path) -> None:
     """What refuses the connection is this command, which does not trust them."""
     certificates = Certificates(tmp_path / "certificates")
@@ -211,7 +214,7 @@ def test_what_is_not_reached_or_cannot_be_checked_is_not_taken_for_closed() -> N
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it")
+@NEEDS_OPENSSL
 async def test_who_may_not_describe_the_cluster_is_told_which_right_that_takes(tmp_path: Path) -> None:
     """Its certificate is as good as any, so to say that it should show one would lead nowhere."""
     certificates = Certificates(tmp_path / "certificates")

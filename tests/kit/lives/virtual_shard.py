@@ -105,9 +105,9 @@ class VirtualShard:
         return VirtualShard(self.config, self.log[:upto], features=self.features, quarantine=quarantine)
 
     def feed(self, event: Event) -> None:
-        self._carry_out(self.shard.handle(event, self.now))
+        self._carry_out(self._play(event))
         if self.auto_tick and self.deadline_ms is not None and self.deadline_ms <= self.now_ms:
-            self._carry_out(self.shard.handle(Tick(), self.now))
+            self._carry_out(self._play(Tick()))
 
     def send(
         self,
@@ -199,6 +199,9 @@ class VirtualShard:
 
     def _next_position(self) -> Position:
         return Position(self.epoch, (self.log[-1][0].offset if self.log else 1) + 1)
+
+    def _play(self, event: Event) -> Effects:
+        return self.shard.handle(event, self.now)
 
     def _carry_out(self, effects: Effects) -> None:
         self.deadline_ms = effects.next_deadline_ms
